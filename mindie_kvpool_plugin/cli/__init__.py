@@ -1,0 +1,1 @@
+"""The ``mindie-kvpool`` command."""

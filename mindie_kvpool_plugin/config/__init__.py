@@ -1,0 +1,1 @@
+"""Configuration: what the running plugin reads and what the check command judges."""

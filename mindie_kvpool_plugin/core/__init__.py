@@ -1,0 +1,1 @@
+"""What happens to blocks; no host, no torch, no backend library."""

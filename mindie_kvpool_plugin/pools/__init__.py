@@ -1,0 +1,1 @@
+"""Pool backends behind one contract (``pools.base``)."""

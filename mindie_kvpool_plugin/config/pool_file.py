@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.errors import ConfigError
@@ -99,6 +99,7 @@ def build(record: type[Options], values: Mapping[str, Any], place: str, *, stric
         ConfigError: the first value that cannot work.
     """
     hints = get_type_hints(record)
+    fields = dataclasses.fields(cast(Any, record))
     chosen: dict[str, Any] = {}
     for name, value in values.items():
         if name in hints:
@@ -107,11 +108,7 @@ def build(record: type[Options], values: Mapping[str, Any], place: str, *, stric
             close = get_close_matches(name, hints, n=1)
             hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(hints)}"
             raise ConfigError(f'{place}: unknown option "{name}"; {hint}')
-    missing = [
-        f.name
-        for f in dataclasses.fields(record)
-        if f.default is dataclasses.MISSING and f.name not in chosen  # type: ignore[arg-type]
-    ]
+    missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in chosen]
     if missing:
         raise ConfigError(f"{place}: missing {', '.join(missing)}")
     return record(**chosen)

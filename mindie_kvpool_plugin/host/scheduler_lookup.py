@@ -11,12 +11,27 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from mindie_kvpool_plugin import assemble
+from mindie_kvpool_plugin.config.models import KvPoolOptions
+from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.core.block_keys import alias_keys
-from mindie_kvpool_plugin.observability.log import RateLimited
+from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
 NO_HASH = "0"
 """What the host asks for a block that is not full."""
+
+
+def build_lookup(backend: str, pool_file: PoolFile) -> SchedulerLookup:
+    """Open the pool for lookups.
+
+    Raises:
+        ConfigError, PoolError: as ``pools.registry.open_pool``.
+    """
+    options = pool_file.options or KvPoolOptions()
+    pool = assemble.open_scheduler_pool(backend, pool_file)
+    logger.info("the scheduler looks blocks up in %s, namespace %s", backend, options.namespace)
+    return SchedulerLookup(pool, options.namespace, options.lookup_first_blocks)
 
 
 class SchedulerLookup:

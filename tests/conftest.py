@@ -96,6 +96,15 @@ class Master:
         self.start()
 
 
+class _Addresses(np.ndarray):
+    """Addresses that keep the memory they lead to alive, also through slices."""
+
+    owner: object = None
+
+    def __array_finalize__(self, source: object) -> None:
+        self.owner = getattr(source, "owner", None)
+
+
 class Memory:
     """Numbered blocks of several segments in one piece of host memory."""
 
@@ -103,7 +112,9 @@ class Memory:
         self.bytes = np.zeros((blocks, segments, segment_bytes), dtype=np.uint8)
         at = self.bytes.ctypes.data
         offsets = np.arange(blocks * segments, dtype=np.int64).reshape(blocks, segments) * segment_bytes
-        self.buffers = Buffers(at + offsets, np.full(segments, segment_bytes, dtype=np.int64))
+        addresses = (at + offsets).view(_Addresses)
+        addresses.owner = self.bytes
+        self.buffers = Buffers(addresses, np.full(segments, segment_bytes, dtype=np.int64))
 
     def fill(self, seed: int) -> Memory:
         self.bytes[:] = np.random.default_rng(seed).integers(0, 256, self.bytes.shape, dtype=np.uint8)
@@ -143,5 +154,5 @@ def master() -> Iterator[Master]:
 @pytest.fixture
 def own_master() -> Iterator[Master]:
     """A master of the test's own, to be killed and restarted; it forgets a silent client soon."""
-    with Master("--default_kv_lease_ttl=500ms", "--client_ttl=2") as running:
+    with Master("--default_kv_lease_ttl=2s", "--client_ttl=2") as running:
         yield running

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import ipaddress
 import os
 import re
 import socket
@@ -106,9 +107,9 @@ def split_hostname(value: str, place: str) -> tuple[str, int]:
     Raises:
         ConfigError: neither a host nor ``host:port``.
     """
-    bare = value.strip("[]")
-    if bare.count(":") > 1 and re.fullmatch(r"[0-9A-Fa-f:.]+(%\w+)?", bare):
-        return bare, 0
+    bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.IPv6Address(bare)), 0
     if re.fullmatch(r"[^\s:\[\]/]+", value):
         return value, 0
     match = _ADDRESS.fullmatch(value)

@@ -13,6 +13,7 @@ import pytest
 
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.pools import mooncake_address
 from mindie_kvpool_plugin.pools import mooncake_start as start
 from mindie_kvpool_plugin.pools.mooncake import open_pool
 from tests.conftest import HOST, Master, free_port, mooncake_keys, write_pool_file
@@ -46,8 +47,8 @@ def test_open_refuses_a_malformed_master_address(tmp_path, master, address) -> N
 
 def test_master_address_may_be_ipv6_or_a_list_in_etcd() -> None:
     """Brackets and Mooncake's high-availability form are understood."""
-    assert start.master_addresses("[::1]:50051", "x") == [("::1", 50051)]
-    assert start.master_addresses("etcd://a:1;b:2", "x") == [("a", 1), ("b", 2)]
+    assert mooncake_address.master_addresses("[::1]:50051", "x") == [("::1", 50051)]
+    assert mooncake_address.master_addresses("etcd://a:1;b:2", "x") == [("a", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("value", ["a:b:c", "host:port", "host:0", "http://host", "[::1"])
@@ -79,10 +80,22 @@ def test_open_tells_when_the_master_name_is_unknown(tmp_path, master) -> None:
 
 def test_open_tells_in_time_when_the_resolver_hangs(tmp_path, master, monkeypatch) -> None:
     """A resolver without an answer costs its limit and no more."""
-    monkeypatch.setattr(start, "CONNECT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(start.socket, "getaddrinfo", lambda *_, **__: time.sleep(1))
+    monkeypatch.setattr(mooncake_address, "CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(mooncake_address.socket, "getaddrinfo", lambda *_, **__: time.sleep(1))
     with pytest.raises(PoolError, match=r"not resolved within 0\.1 s"):
         _open(tmp_path, master, master_server_address="slow:1")
+
+
+def test_probe_tries_every_address_of_a_name(monkeypatch, silent_port) -> None:
+    """A name whose first address refuses is reached at its second."""
+    real = mooncake_address.socket.getaddrinfo
+    closed = real(HOST, free_port(), type=socket.SOCK_STREAM)
+    monkeypatch.setattr(
+        mooncake_address.socket,
+        "getaddrinfo",
+        lambda *_, **__: closed + real(HOST, silent_port, type=socket.SOCK_STREAM),
+    )
+    assert mooncake_address.can_connect(f"two-addresses:{silent_port}")
 
 
 def test_open_tells_when_the_port_is_no_master(tmp_path, master, silent_port) -> None:

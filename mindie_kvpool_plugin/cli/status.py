@@ -38,5 +38,7 @@ def command() -> None:
             click.echo(f"  {place.module}.{place.name}: {mark} ({place.why})")
     click.echo(f"Mooncake: {'installed' if importlib.util.find_spec('mooncake') else 'not installed'}")
     active = report.fits and is_armed and not is_disabled
-    click.echo("result: " + ("all hooks will be set" if active else "stays out, MindIE-LLM runs as without this package"))
+    click.echo(
+        "result: " + ("all hooks will be set" if active else "stays out, MindIE-LLM runs as without this package")
+    )
     sys.exit(0 if active else 1)

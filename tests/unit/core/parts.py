@@ -82,7 +82,9 @@ class ScriptedPool(LocalDram):
 class Rank:
     """One rank's walks around an ArrayMemory."""
 
-    def __init__(self, pool=None, memory=None, queue=0, replica=None, agree=None, device_idle=None, fence_timeout_s=5.0):
+    def __init__(
+        self, pool=None, memory=None, queue=0, replica=None, agree=None, device_idle=None, fence_timeout_s=5.0
+    ):
         self.pool = ScriptedPool() if pool is None else pool
         self.memory = memory or ArrayMemory()
         self.counters = Counters()

@@ -32,7 +32,7 @@ def command() -> None:
     else:
         tested = ", ".join(compat.TESTED_VERSIONS)
         click.echo(f"MindIE-LLM: {report.version} (tested with {tested}) at {report.directory}")
-        wrong = {place: problem for place, problem in report.problems}
+        wrong = dict(report.problems)
         for place in compat.PLACES:
             mark = f"DOES NOT FIT, {wrong[place]}" if place in wrong else "fits"
             click.echo(f"  {place.module}.{place.name}: {mark} ({place.why})")

@@ -68,7 +68,7 @@ class Generator:
 
     def warm_up(self):
         """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards."""
-        length = min(self.max_prefill_tokens, self.max_seq_len - 1)
+        length = min(self.max_prefill_tokens, self.max_seq_len - 2)  # leaves room for the decode
         self.generate_token(self._warmup_batch(length, is_prefill=True), warmup=True)
         self.generate_token(self._warmup_batch(length, is_prefill=False), warmup=True)
 

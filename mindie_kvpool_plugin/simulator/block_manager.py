@@ -26,7 +26,7 @@ _STEP = 0x9E3779B97F4A7C15
 def chain_hash(previous: int, tokens: Sequence[int], extra: int = NO_HASH) -> int:
     """The host's name of a full block: its tokens after a prefix named ``previous``, for a LoRA adapter ``extra``."""
     value = NO_HASH
-    for item in ((previous, *tokens, extra) if previous != NO_HASH else (*tokens, extra)):
+    for item in (previous, *tokens, extra) if previous != NO_HASH else (*tokens, extra):
         value ^= ((item & _WORD) + _STEP + (value << 6) + (value >> 2)) & _WORD
         value = value or 1
     return value
@@ -198,10 +198,7 @@ class BlockManager:
             raise RuntimeError("the cached names do not match the blocks")
 
     def _take(self) -> int:
-        if self._free:
-            block_id = self._free.popleft()
-        else:
-            block_id = self._evict()
+        block_id = self._free.popleft() if self._free else self._evict()
         self._references[block_id] = 1
         self._computed[block_id] = False
         return block_id

@@ -24,6 +24,8 @@ from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Step,
 
 HOLD_S = 0.002
 """Default delay before the device starts a batch nobody released: long beside a host-side copy, short beside a test."""
+ANNOUNCEMENT_TIMEOUT_S = 60
+"""The scheduler announces a step before the workers hear of it, so waiting at all is a mistake of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,18 @@ class Device:
         counts = np.ones_like(lengths)
         if model_inputs.is_prefill:
             counts = lengths.copy() if kwargs.get("q_lens") is None else np.array(kwargs["q_lens"], dtype=np.int64)
-        inputs = (model_inputs.input_ids, model_inputs.position_ids, model_inputs.slots, model_inputs.block_tables)
-        copies = [np.array(values, dtype=np.int64) for values in inputs]
-        step, cells = self.steps.get(timeout=60), self._cells_of(npu_cache)
-        job = _Job(self._launched, step, lengths, counts, *copies, cells, logits)
+        job = _Job(
+            number=self._launched,
+            step=self.steps.get(timeout=ANNOUNCEMENT_TIMEOUT_S),
+            lengths=lengths,
+            counts=counts,
+            input_ids=np.array(model_inputs.input_ids, dtype=np.int64),
+            position_ids=np.array(model_inputs.position_ids, dtype=np.int64),
+            slots=np.array(model_inputs.slots, dtype=np.int64),
+            tables=np.array(model_inputs.block_tables, dtype=np.int64),
+            cells=self._cells_of(npu_cache),
+            logits=logits,
+        )
         with self._changed:
             self._launched += 1
             if self._asynchronous:

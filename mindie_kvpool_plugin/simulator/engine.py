@@ -148,7 +148,7 @@ class Engine:
         """
         if len(prompt) + max_tokens > self.config.max_seq_len:
             raise ValueError(
-                f"{len(prompt)} prompt tokens and {max_tokens} answer tokens exceed max_seq_len {self.config.max_seq_len}"
+                f"{len(prompt)} prompt and {max_tokens} answer tokens exceed max_seq_len {self.config.max_seq_len}"
             )
         request = Request(next(self._ids), [int(token) for token in prompt], max_tokens, adapter)
         self.scheduler.submit(request)
@@ -182,7 +182,7 @@ class Engine:
         self.scheduler.sent(batch)
         self._tell_workers()
         self._take(output)
-        self.manager.check_integrity()
+        self._check_integrity()
         return True
 
     def run(self) -> None:
@@ -197,7 +197,8 @@ class Engine:
         step = Step(next(self._steps), True, [], config.tp)
         self._take(
             self._run(
-                step, lambda: module.make_dummy_input_metadata(self.num_npu_blocks, config.block_size, config.max_seq_len)
+                step,
+                lambda: module.make_dummy_input_metadata(self.num_npu_blocks, config.block_size, config.max_seq_len),
             )
         )
 
@@ -273,6 +274,13 @@ class Engine:
         self.scheduler.take(
             output.sequence_ids.tolist(), output.token_ids.reshape(-1).tolist(), output.finish_reason.tolist()
         )
+
+    def _check_integrity(self) -> None:
+        self.manager.check_integrity()
+        for worker in self.workers:
+            check = getattr(worker.plugin("kv_pool"), "check_integrity", None)
+            if check is not None:
+                check()
 
     def _tell_workers(self) -> bool:
         if not self.scheduler.cleanup:

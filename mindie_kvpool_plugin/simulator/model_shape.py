@@ -57,7 +57,7 @@ class ModelShape:
     def block_bytes(self, block_size: int, tp: int) -> int:
         """Bytes of one block on one rank."""
         segments = [part for layer in range(self.num_layers) for part in self.segments(layer, tp)]
-        return block_size * sum(heads * size * dtype.itemsize for heads, size, dtype in segments)
+        return block_size * sum(heads * size * int(dtype.itemsize) for heads, size, dtype in segments)
 
 
 def write_weights(shape: ModelShape, folder: Path) -> None:

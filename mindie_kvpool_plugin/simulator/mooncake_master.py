@@ -101,7 +101,9 @@ def _start(binary: str, flags: tuple[str, ...], log: object) -> tuple[subprocess
         if _stays(process, metrics_port):
             return process, rpc_port
         _stop(process)
-    raise PoolError(f"{binary} did not stay up after {ATTEMPTS} attempts; run it by hand to see why: {' '.join(command)}")
+    raise PoolError(
+        f"{binary} did not stay up after {ATTEMPTS} attempts; run it by hand to see why: {' '.join(command)}"
+    )
 
 
 def _stays(process: subprocess.Popen[bytes], metrics_port: int) -> bool:
@@ -119,7 +121,7 @@ def _stays(process: subprocess.Popen[bytes], metrics_port: int) -> bool:
 
 def _is_healthy(metrics_port: int) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/health", timeout=1) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/health", timeout=1) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -33,7 +33,8 @@ def scramble(values: Words) -> Words:
     """A bijection of 64-bit words whose output looks random."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    values ^= values >> np.uint64(31)
+    return values
 
 
 def scramble_int(value: int) -> int:
@@ -48,7 +49,8 @@ def prefix_sums(tokens: Ints, first_position: int, carry: int) -> Words:
     """One word per position that depends on every token up to it; ``carry`` is the word before the first."""
     positions = np.arange(first_position + 1, first_position + 1 + len(tokens), dtype=np.uint64)
     each = scramble(tokens.view(np.uint64) * np.uint64(0xD6E8FEB86659FD93) + positions * np.uint64(0xA0761D6478BD642F))
-    return np.cumsum(each, dtype=np.uint64) + np.uint64(carry)
+    sums: Words = np.cumsum(each, dtype=np.uint64) + np.uint64(carry)
+    return sums
 
 
 def adapter_salt(adapter: str | None) -> int:

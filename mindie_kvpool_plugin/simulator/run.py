@@ -25,6 +25,7 @@ Progress = Callable[[int], None]
 PLUGIN = "kv_pool"
 POOL_PLUGINS = f"{PLUGIN},prefix_cache"
 COUNTERS = ("spilled_blocks", "spilled_bytes", "reloaded_blocks", "reloaded_bytes")
+DRAIN_TIMEOUT_S = 30.0
 ALIAS_BYTES = 64
 """A block's share of the pool beside its data, about."""
 
@@ -181,6 +182,10 @@ def drive(
 
 
 def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
+    for worker in engine.workers:
+        drain = getattr(worker.plugin(PLUGIN), "drain", None)
+        if drain is not None:
+            drain(DRAIN_TIMEOUT_S)
     requests = [request for _, request in asked.values()]
     size, vocab = engine.config.block_size, engine.config.shape.vocab_size
     counters = {name: sum(_counter(engine, rank, name) for rank in range(engine.config.tp)) for name in COUNTERS}

@@ -185,7 +185,9 @@ class Scheduler:
         requests = requests or self._schedule_decode()
         if not requests:
             if self._waiting and not self.cleanup:
-                raise OutOfBlocksError(f"request {self._waiting[0].sequence_id} needs more device blocks than there are")
+                raise OutOfBlocksError(
+                    f"request {self._waiting[0].sequence_id} needs more device blocks than there are"
+                )
             return None
         now = self._clock.now()
         hits = [self._find_hits(request) if is_prefill else (0, 0) for request in requests]

@@ -69,7 +69,8 @@ def _parse(line: str, place: str) -> TraceRequest:
     if not isinstance(values, dict):
         raise TraceError(f'{place}: expected an object such as {{"timestamp": 0, "input_length": 1024, ...}}')
     timestamp, inputs, outputs = (
-        _count(values, key, least, place) for key, least in (("timestamp", 0), ("input_length", 1), ("output_length", 1))
+        _count(values, key, least, place)
+        for key, least in (("timestamp", 0), ("input_length", 1), ("output_length", 1))
     )
     ids = values.get("hash_ids")
     if not isinstance(ids, list) or not all(type(name) is int and name >= 0 for name in ids):
@@ -77,7 +78,7 @@ def _parse(line: str, place: str) -> TraceRequest:
     blocks = -(-inputs // TRACE_BLOCK_TOKENS)
     if len(ids) != blocks:
         raise TraceError(
-            f"{place}: input_length {inputs} needs {blocks} hash_ids, one per {TRACE_BLOCK_TOKENS} tokens, not {len(ids)}"
+            f"{place}: {inputs} tokens need {blocks} hash_ids, one per {TRACE_BLOCK_TOKENS}, not {len(ids)}"
         )
     return TraceRequest(timestamp, inputs, outputs, tuple(ids))
 
@@ -89,7 +90,7 @@ def _count(values: dict[str, Any], key: str, least: int, place: str) -> int:
     return value
 
 
-def make_chat_trace(sessions: int = 150, system_prompts: int = 6, seed: int = 7) -> Iterator[TraceRequest]:
+def make_chat_trace(sessions: int = 320, system_prompts: int = 6, seed: int = 7) -> Iterator[TraceRequest]:
     """A made-up trace of chats: shared system prompts, turns that repeat all before, pauses between turns."""
     source = random.Random(seed)
     systems = [tuple(range(first * 10, first * 10 + source.randint(2, 8))) for first in range(system_prompts)]

@@ -108,11 +108,11 @@ def few_shot(
     )
 
 
-def replay(trace: Iterable[TraceRequest], *, block_size: int = 16, vocab_size: int = 1024) -> Traffic:
+def replay(trace: Iterable[TraceRequest], *, block_size: int = 16, vocab_size: int = 1024, seed: int = 0) -> Traffic:
     """A recorded trace, scaled: one trace block of 512 tokens becomes one cache block."""
     return Traffic(
         Prompt(
-            _trace_tokens(request, block_size, vocab_size),
+            _trace_tokens(request, block_size, vocab_size, seed),
             max(1, round(request.output_length * block_size / TRACE_BLOCK_TOKENS)),
             speaker,
         )
@@ -120,10 +120,11 @@ def replay(trace: Iterable[TraceRequest], *, block_size: int = 16, vocab_size: i
     )
 
 
-def _trace_tokens(request: TraceRequest, block_size: int, vocab_size: int) -> list[int]:
+def _trace_tokens(request: TraceRequest, block_size: int, vocab_size: int, seed: int) -> list[int]:
     """The same tokens for the same hash id, wherever it occurs."""
     ids = np.array(request.hash_ids, dtype=np.uint64)[:, None]
-    noise = scramble(ids * np.uint64(1 << 20) + np.arange(block_size, dtype=np.uint64))
+    salt = np.uint64(seed * 0x9E3779B97F4A7C15 & (1 << 64) - 1)
+    noise = scramble((ids * np.uint64(1 << 20) + np.arange(block_size, dtype=np.uint64)) ^ salt)
     tokens = noise % np.uint64(vocab_size - FIRST_TOKEN) + np.uint64(FIRST_TOKEN)
     length = max(1, round(request.input_length * block_size / TRACE_BLOCK_TOKENS))
     whole: list[int] = tokens.reshape(-1)[:length].astype(np.int64).tolist()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ class Worker:
 
     def __init__(self, device: Device, model_config: dict[str, Any], name: str) -> None:
         self.device = device
-        self.hook_seconds: Counter[str] = Counter()
+        self.hook_seconds: defaultdict[str, float] = defaultdict(float)
         self._thread = ThreadPoolExecutor(1, initializer=_rename, initargs=(name,))
         self._built = self._thread.submit(self._build, model_config)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import numpy as np
+
 from mindie_llm.text_generator.adapter.generator_backend import GeneratorBackend
 from mindie_llm.text_generator.plugins import get_plugin
 from mindie_llm.text_generator.plugins.plugin_utils import PluginParameterValidator

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...modeling.backend_type import BackendType
-from ...modeling.model_wrapper import get_model_wrapper
-from ...text_generator.plugins.plugin_manager import MemPoolType
-from ..utils.model_input import SamplingOutput
+from mindie_llm.modeling.backend_type import BackendType
+from mindie_llm.modeling.model_wrapper import get_model_wrapper
+from mindie_llm.text_generator.plugins.plugin_manager import MemPoolType
+from mindie_llm.text_generator.utils.model_input import SamplingOutput
 
 
 class GeneratorBackend:

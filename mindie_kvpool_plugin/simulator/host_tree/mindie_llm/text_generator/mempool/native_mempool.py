@@ -1,10 +1,12 @@
 """The host's own pooling, reduced to being there: it accepts everything and holds nothing."""
 
+from typing import ClassVar
+
 from mindie_llm.text_generator.mempool.base import MemPool
 
 
 class NativeMempool(MemPool):
-    opened = []  # roles, in order: a test sees here whether the host's own client stood aside
+    opened: ClassVar[list[str]] = []  # roles, in order: a test sees here whether the host's own client stood aside
 
     def __init__(self, config_path, role, **kwargs):
         self.config_path = config_path

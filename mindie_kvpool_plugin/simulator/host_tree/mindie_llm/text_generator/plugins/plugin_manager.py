@@ -12,6 +12,7 @@ import threading
 from enum import IntEnum
 
 import numpy as np
+
 from mindie_llm.text_generator.plugins.plugin_utils import PluginDataParam
 from mindie_llm.text_generator.utils.model_input import Flight, GenerationOutput
 

@@ -39,7 +39,9 @@ class PluginParameterValidator:
         if not plugin_params:
             return {PLUGIN_TYPE: None}, False, []
         if len(plugin_params) > MAX_JSON_LENGTH:
-            raise ValueError(f"plugin_params has {len(plugin_params)} characters, at most {MAX_JSON_LENGTH} are allowed")
+            raise ValueError(
+                f"plugin_params has {len(plugin_params)} characters, at most {MAX_JSON_LENGTH} are allowed"
+            )
         config = json.loads(plugin_params)
         wanted = [name for name in re.split(r",\s*", config.get(PLUGIN_TYPE)) if name]
         for name in wanted:

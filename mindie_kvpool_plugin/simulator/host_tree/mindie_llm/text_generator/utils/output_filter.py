@@ -1,6 +1,7 @@
 """Which sequences of a batch are finished, and why."""
 
 import numpy as np
+
 from mindie_llm.text_generator.utils.settings import ResponseConfig
 
 

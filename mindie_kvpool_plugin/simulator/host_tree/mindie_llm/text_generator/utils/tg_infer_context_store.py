@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from mindie_llm.text_generator.utils.input_metadata import InputMetadata
 from mindie_llm.text_generator.utils.model_input import ModelInput, SamplingMetadata
 from mindie_llm.text_generator.utils.settings import SpCpParallelInfo

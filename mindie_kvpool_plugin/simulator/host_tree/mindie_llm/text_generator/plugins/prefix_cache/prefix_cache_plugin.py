@@ -4,6 +4,7 @@ import dataclasses
 import threading
 
 import numpy as np
+
 from mindie_llm.text_generator.plugins.plugin import Plugin
 from mindie_llm.text_generator.plugins.plugin_manager import MemPoolType
 
@@ -22,7 +23,7 @@ class PrefixCachePlugin(Plugin):
             self._open_pool()
 
     def _open_pool(self):
-        from mindie_llm.text_generator.mempool import MemPool
+        from mindie_llm.text_generator.mempool import MemPool  # noqa: PLC0415 - only where a pool is configured
 
         backend = self.generator_backend
         self.mempool_type = MemPoolType.ASYNC_WRITE if backend.kv_pool_async_write else MemPoolType.SYNC_WRITE
@@ -47,7 +48,7 @@ class PrefixCachePlugin(Plugin):
         reused = np.where(reused >= lengths, reused - self.block_size, reused)
         queries = (lengths - reused).astype(np.int32)
         ends = np.cumsum(lengths)
-        keep = np.concatenate([np.arange(end - query, end) for end, query in zip(ends, queries)])
+        keep = np.concatenate([np.arange(end - query, end) for end, query in zip(ends, queries, strict=True)])
         trimmed = dataclasses.replace(
             model_inputs,
             input_ids=model_inputs.input_ids[keep],

@@ -123,11 +123,16 @@ def _own_address(host: str, port: int) -> str:
 
 
 def _meeting_file(group_name: str, rank: int) -> Path:
-    """A path all ranks of one engine compute alike, and no other engine and no earlier start."""
-    parent = os.getppid()
-    identity = [str(os.getuid()), str(parent), _start_ticks(parent), group_name]
-    if "--shm_name_prefix" in sys.argv[:-1]:  # of the host's workers: one per engine of a daemon
-        identity.append(sys.argv[sys.argv.index("--shm_name_prefix") + 1])
+    """A path all ranks of one engine compute alike, and no other engine and no earlier start.
+
+    The daemon starts its workers as children, one shared-memory prefix per engine (executor.cpp).
+    Without that argument the ranks are taken to be threads of this process.
+    """
+    if "--shm_name_prefix" in sys.argv[:-1]:
+        pid, engine = os.getppid(), sys.argv[sys.argv.index("--shm_name_prefix") + 1]
+    else:
+        pid, engine = os.getpid(), ""
+    identity = [str(os.getuid()), str(pid), _start_ticks(pid), engine, group_name]
     # a process may build a rank again (tests, a restarted engine): each time is a meeting of its own
     identity.append(str(next(_rounds[f"{identity} {rank}"])))
     name = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:24]

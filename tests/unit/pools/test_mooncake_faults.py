@@ -113,7 +113,9 @@ def test_calls_return_when_the_master_hangs(own_master, open_mooncake) -> None:
     wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 10, "the keys are back")
 
 
-def test_get_answers_false_after_exists_said_true_when_the_peer_was_killed(own_master, open_mooncake, run_child) -> None:
+def test_get_answers_false_after_exists_said_true_when_the_peer_was_killed(
+    own_master, open_mooncake, run_child
+) -> None:
     """A dead process's keys exist until the master notices; getting them fails per key, ours stay good."""
     peer = run_child("peer", own_master.address, str(64 << 20), "8", "5")
     assert peer.hear() == {"stored": [True] * 8}
@@ -180,7 +182,9 @@ def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, 
     own_master.restart()
     data = Memory(16, 1, size).fill(11)
     kept, lost = [f"kept/{i}" for i in range(8)], [f"lost/{i}" for i in range(8)]
-    wait_until(lambda: pool.put(["first"], data.buffers.head(64).take(slice(0, 1))) == [True], 20, "the segment is back")
+    wait_until(
+        lambda: pool.put(["first"], data.buffers.head(64).take(slice(0, 1))) == [True], 20, "the segment is back"
+    )
     groups = [f"group/{i}" for i in range(8)]
     aliases = [f"alias/{i}" for i in range(8)]
     assert pool.put(lost, data.buffers.take(slice(8, 16))) == [True] * 8

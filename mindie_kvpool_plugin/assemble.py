@@ -69,6 +69,7 @@ def build_worker(
         directory,
         replica,
         counters,
+        device_idle,
         running,
         queue_capacity_blocks=options.queue_capacity_blocks if async_write else 0,
         fence_timeout_s=options.fence_timeout_s,

@@ -66,6 +66,7 @@ class Spill:
         pool, memory, keys, directory: the parts.
         replica: which blocks this rank stores.
         counters: where it counts.
+        device_idle: waits until earlier batches have left the device; False when they did not in time.
         running: what a sequence that is still known to the host would leave behind now, with the mask
             that ``freed`` takes, or None.
         queue_capacity_blocks: blocks that may wait for the spill thread; 0: the step thread stores.
@@ -80,6 +81,7 @@ class Spill:
         directory: BlockDirectory,
         replica: Replica,
         counters: Counters,
+        device_idle: Callable[[], bool],
         running: Callable[[int], tuple[FreedSequence, Mask] | None],
         queue_capacity_blocks: int,
         fence_timeout_s: float,
@@ -90,6 +92,7 @@ class Spill:
         self._directory = directory
         self._replica = replica
         self._counters = counters
+        self._device_idle = device_idle
         self._running = running
         self._fence_timeout_s = fence_timeout_s
         self._fence = Fence(memory.num_blocks)
@@ -166,7 +169,8 @@ class Spill:
     def _spill_abandoned(self, writer: int, block_ids: BlockIds) -> None:
         """The host gave a block of this sequence away without telling: it was aborted or preempted."""
         found = self._running(writer)
-        if found is None:
+        # the batch that computes these blocks may still be on the device
+        if found is None or not self._device_idle():
             return
         sequence, given = found
         taken = np.isin(sequence.block_ids, block_ids) & given

@@ -77,6 +77,8 @@ class Agreement:
             self._group = dist.ProcessGroupGloo(store, rank, size, options)
             # until everybody is here nobody starts serving
             self._group.barrier().wait(meeting_timeout)
+            if rank == 0 and rendezvous == "auto":
+                Path(place).unlink(missing_ok=True)
         except (RuntimeError, ValueError, OSError) as error:
             raise HostCompatError(
                 f"rank {rank} of {size} could not meet the other ranks at {place} within {MEETING_TIMEOUT_S:.0f} s: "

@@ -140,10 +140,16 @@ def build_plain_graph(generator_backend: types.ModuleType) -> None:
 def announce_freed_sequences(context_store: types.ModuleType) -> None:
     """Tell the plugin that subscribed to a context store which sequences it is about to forget."""
 
-    def tell(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+    def tell_finished(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         plugin = free_events.subscriber(instance)
         if plugin is not None:
-            plugin.sequences_freed(args[0] if args else kwargs["sequence_ids"])
+            plugin.sequences_finished(args[0] if args else kwargs["sequence_ids"])
+        return wrapped(*args, **kwargs)
+
+    def tell_dropped(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = free_events.subscriber(instance)
+        if plugin is not None:
+            plugin.sequences_dropped(args[0] if args else kwargs["sequence_ids"])
         return wrapped(*args, **kwargs)
 
     def tell_reset(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -152,8 +158,8 @@ def announce_freed_sequences(context_store: types.ModuleType) -> None:
             plugin.contexts_reset()
         return wrapped(*args, **kwargs)
 
-    for method in ("clear_finished_context", "clear_context_by_seq_ids"):
-        wrapt.wrap_function_wrapper(context_store, f"TGInferContextStore.{method}", tell)
+    wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.clear_finished_context", tell_finished)
+    wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.clear_context_by_seq_ids", tell_dropped)
     wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.reset_all_context", tell_reset)
 
 

@@ -9,7 +9,7 @@ pool: that one does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -118,8 +118,17 @@ class KvPoolPlugin:
 
     # -- free events, before the host forgets the sequences (host.free_events) --------------------------
 
-    def sequences_freed(self, sequence_ids: Iterable[int]) -> None:
-        """These sequences are finished, aborted or preempted."""
+    def sequences_finished(self, sequence_ids: Iterable[int]) -> None:
+        """The last token of these sequences was sampled, so the device is done with their full blocks."""
+        self._sequences_freed(sequence_ids, is_computed=lambda: True)
+
+    def sequences_dropped(self, sequence_ids: Iterable[int]) -> None:
+        """These sequences were aborted or preempted, perhaps while a batch still computes their blocks."""
+        worker = self._worker
+        if worker is not None:
+            self._sequences_freed(sequence_ids, is_computed=worker.device_idle)
+
+    def _sequences_freed(self, sequence_ids: Iterable[int], is_computed: Callable[[], bool]) -> None:
         worker = self._worker
         if worker is None:
             return
@@ -127,7 +136,7 @@ class KvPoolPlugin:
             for sequence_id in np.asarray(sequence_ids).tolist():
                 found = worker.sequences.look(sequence_id)
                 worker.sequences.leave(sequence_id)
-                if found is not None:
+                if found is not None and is_computed():
                     worker.walks.spill.freed(*found)
         except Exception:  # noqa: BLE001 - the engine must live
             self._stumbled(worker, "spilling what a sequence left")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ class Worker:
         walks: reload and spill.
         sequences: the running sequences' blocks.
         in_flight: which batch is on the device.
+        device_idle: waits, within a bound, until earlier batches have left the device.
         agreement: with the other ranks.
         layout: the cache.
         block_size: tokens per block.
@@ -47,6 +48,7 @@ class Worker:
     walks: assemble.WorkerWalks
     sequences: SequenceTable
     in_flight: InFlight
+    device_idle: Callable[[], bool]
     agreement: Agreement | Alone
     layout: CacheLayout
     block_size: int
@@ -92,6 +94,10 @@ def build_worker(
         agreement = _agreement(mapping, options)
         sequences = SequenceTable(infer_context, block_size)
         in_flight = InFlight()
+
+        def device_idle() -> bool:
+            return in_flight.wait(options.in_flight_timeout_s)
+
         walks = assemble.build_worker(
             pool,
             options,
@@ -100,7 +106,7 @@ def build_worker(
             _keys(generator_backend, layout, shard, options, block_size),
             shard.replica,
             running=sequences.look,
-            device_idle=lambda: in_flight.wait(options.in_flight_timeout_s),
+            device_idle=device_idle,
             agree=agreement.minimum,
             async_write=bool(generator_backend.kv_pool_async_write),
         )
@@ -111,6 +117,7 @@ def build_worker(
         walks=walks,
         sequences=sequences,
         in_flight=in_flight,
+        device_idle=device_idle,
         agreement=agreement,
         layout=layout,
         block_size=block_size,

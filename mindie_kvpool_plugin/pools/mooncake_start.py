@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import random
 import re
 import socket
 import threading
@@ -291,7 +292,9 @@ def _bind_free(family: int, host: str) -> socket.socket:
         except OSError:
             logger.warning("local_hostname %s is no address of this machine; it must lead here from the others", host)
             host = ""
-    for port in range(first, last + 1):
+    # not the first free one: a client that died a moment ago is still listed under its port for client_ttl, and
+    # what a namesake puts with preferred_segment would go to the dead one's memory
+    for port in random.sample(range(first, last + 1), last + 1 - first):
         holder = _bind(family, host, port)
         if holder is not None:
             return holder

@@ -194,7 +194,7 @@ def _agreement(mapping: Any, options: KvPoolOptions) -> Agreement | Alone:
         int(group.rank),
         int(group.group_size),
         options.agreement,
-        f"dp {mapping.attn_dp.rank}",
+        f"dp {mapping.attn_dp.rank}, {group.group_size} ranks",
         options.agreement_timeout_s,
     )
 

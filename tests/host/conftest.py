@@ -52,6 +52,7 @@ class Environment:
         """Run Python code in it; its standard output, with standard error behind it if asked for."""
         done = subprocess.run(
             [str(self.python), "-c", code],
+            check=False,
             capture_output=True,
             text=True,
             cwd=self.directory,
@@ -64,8 +65,7 @@ class Environment:
 
     def _pip(self, *arguments):
         subprocess.run(
-            [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(self.python)]
-            + list(arguments),
+            [sys.executable, "-m", "pip", "--quiet", "--python", str(self.python), *arguments],
             check=True,
             capture_output=True,
             text=True,

@@ -278,7 +278,11 @@ def test_uninstalling_leaves_nothing_behind(fresh):
     assert (fresh.site / "mindie_kvpool_plugin.pth").exists()
     fresh.uninstall()
     assert not [path.name for path in fresh.site.iterdir() if "kvpool" in path.name.lower()]
-    code = f"import sys; import {UTILS} as u; print([type(f).__name__ for f in sys.meta_path if 'Trigger' in type(f).__name__], u.PLUGIN_WHITE_LIST)"
+    code = f"""
+import sys
+import {UTILS} as u
+print([type(f).__name__ for f in sys.meta_path if 'Trigger' in type(f).__name__], u.PLUGIN_WHITE_LIST)
+"""
     assert fresh.run(code) == "[] ['la', 'memory_decoding', 'mtp', 'prefix_cache']\n"
     assert host.exists()
 

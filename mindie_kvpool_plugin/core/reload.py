@@ -8,6 +8,7 @@ computes the rest in the same step.  Nothing that did not arrive whole is ever p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.pool_calls import answers
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend
@@ -110,7 +112,7 @@ class Reload:
         for at in range(0, len(keys), step):
             ids = block_ids[at : at + step]
             with self._memory.write(ids) as buffers:
-                arrived[at : at + step] = self._pool.get(keys[at : at + step], buffers)
+                arrived[at : at + step] = answers(len(ids), partial(self._pool.get, keys[at : at + step], buffers))
         self._directory.fill(block_ids[arrived], digests[arrived], self._pool.put_proof_s)
         num_arrived = int(arrived.sum())
         self._counters.reloaded_blocks += num_arrived

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Claim, Mas
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.fence import Fence
 from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.pool_calls import answers
 from mindie_kvpool_plugin.core.spill_queue import SpillJob, SpillQueue
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.observability.metrics import Counters
@@ -236,11 +238,12 @@ class Spill:
         names = [hexes[row] for row in rows.tolist()]
         groups = self._keys.groups(names)
         with self._memory.read(block_ids[rows]) as buffers:
-            stored = np.array(self._pool.put(self._keys.data(names), buffers, groups), dtype=np.bool_)
+            stored = answers(len(names), partial(self._pool.put, self._keys.data(names), buffers, groups))
             if hashes and stored.any():
                 done = np.nonzero(stored)[0].tolist()
                 aliases = self._keys.aliases([hashes[rows[i]] for i in done])
-                self._pool.put(aliases, buffers.take(stored).head(ALIAS_BYTES), [groups[i] for i in done])
+                heads = buffers.take(stored).head(ALIAS_BYTES)
+                answers(len(done), partial(self._pool.put, aliases, heads, [groups[i] for i in done]))
         return stored
 
     def _count(self, stored: Mask, written: Mask) -> None:

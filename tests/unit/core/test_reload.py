@@ -102,3 +102,21 @@ def test_tokens_that_only_share_a_host_hash_load_nothing():
     spilled(pool, tokens, 1)
     rank = Rank(pool=pool)
     assert rank.reload.load([rank.hit([1, 2, 3, 4], [4], 0, 1)]).tolist() == [0]
+
+
+@pytest.mark.parametrize("answer", ["raises", "too short"])
+def test_a_pool_that_breaks_its_contract_costs_a_recompute(answer):
+    """Backends must not raise nor forget keys; if one does, the other ranks still get an answer."""
+    pool, tokens = ScriptedPool(), prompt(100, 2)
+    spilled(pool, tokens, 2)
+
+    def get(keys, buffers):
+        if answer == "raises":
+            raise RuntimeError("planted")
+        return [True]
+
+    pool.get = get
+    asked = []
+    rank = Rank(pool=pool, agree=lambda lengths: asked.append(lengths.tolist()) or lengths)
+    assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
+    assert asked == [[0]]

@@ -19,8 +19,10 @@ import pytest
 
 from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.config.pool_file import PoolFile, read_pool_file
+from mindie_kvpool_plugin.pools.mooncake import MooncakePool, open_pool
 
 HOST = "127.0.0.1"
+CAPACITY_BYTES = 32 << 20
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
@@ -35,6 +37,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return probe.getsockname()[1]
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP, and wait until every thread of the process has stopped."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def is_stopped() -> bool:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return set(states) == {"T"}
+
+    wait_until(is_stopped, 10, f"process {pid} stands still")
 
 
 class Master:
@@ -149,6 +162,15 @@ def master() -> Iterator[Master]:
     """A master for tests that do not hurt it."""
     with Master("--default_kv_lease_ttl=500ms") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def shared_mooncake(master: Master, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakePool]:
+    """One client for all tests that do not fill, close or break the pool: closing takes 2 s."""
+    keys = mooncake_keys(master, CAPACITY_BYTES, max_slices_in_flight=24)
+    pool = open_pool(write_pool_file(tmp_path_factory.mktemp("pool"), **keys), "worker")
+    yield pool
+    pool.close()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.pools import mooncake_codes as codes
 from mindie_kvpool_plugin.pools import mooncake_start as start
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.mooncake_address import can_connect
 from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient
 from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
 
@@ -213,7 +214,7 @@ class MooncakePool(PoolBackend):
             if peer is not None and (code >= 0 or code in _SUSPECT):
                 worked[peer] = worked.get(peer, False) or code >= 0
         for peer in self.watch.observe(worked):
-            if peer == UNKNOWN_PEER or start.can_connect(peer):
+            if peer == UNKNOWN_PEER or can_connect(peer):
                 self.watch.forget()
                 self.client.replace(f"every transfer to {peer or 'the pool'} fails, though it accepts connections")
 

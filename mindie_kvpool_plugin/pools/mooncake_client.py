@@ -122,8 +122,8 @@ class MooncakeClient:
             self._next_replacement_s = now + REPLACE_INTERVAL_S
             old, self._current = self._current, None
             self._replacer = threading.Thread(target=self._replace, args=(old,), name="kvpool-mooncake", daemon=True)
+            self._replacer.start()  # under the lock: close() must not find it unstarted
         logger.warning("%s: replacing the Mooncake client; what this process held in the pool is lost", why)
-        self._replacer.start()
 
     def close(self) -> None:
         """Wait for calls in flight, then close.  Later calls are lent nothing; idempotent."""

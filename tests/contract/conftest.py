@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.pools.base import PoolBackend
 from mindie_kvpool_plugin.pools.registry import open_pool
-from tests.conftest import Master, mooncake_keys, write_pool_file
-
-CAPACITY_BYTES = 32 << 20
+from tests.conftest import CAPACITY_BYTES, Master, mooncake_keys, write_pool_file
 
 OpenPool = Callable[[], PoolBackend]
 
@@ -22,25 +22,57 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def open_another(backend: str, master: Master, tmp_path: Path) -> Iterator[OpenPool]:
+def open_another(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenPool]:
     """Open a worker's pool; all are closed afterwards, and with them the objects go."""
-    keys = (
-        {"capacity": CAPACITY_BYTES}
-        if backend == "local_dram"
-        else mooncake_keys(master, CAPACITY_BYTES, max_slices_in_flight=24)
-    )
-    pool_file = write_pool_file(tmp_path, **keys)
-    opened: list[PoolBackend] = []
+    with contextlib.nullcontext() if backend == "local_dram" else Master("--default_kv_lease_ttl=500ms") as service:
+        keys = {"capacity": CAPACITY_BYTES} if service is None else mooncake_keys(service, CAPACITY_BYTES)
+        pool_file = write_pool_file(tmp_path, **keys)
+        opened: list[PoolBackend] = []
 
-    def open_one() -> PoolBackend:
-        opened.append(open_pool(backend, pool_file, "worker"))
-        return opened[-1]
+        def open_one() -> PoolBackend:
+            opened.append(open_pool(backend, pool_file, "worker"))
+            return opened[-1]
 
-    yield open_one
-    for pool in opened:
-        pool.close()
+        yield open_one
+        for pool in opened:
+            pool.close()
 
 
 @pytest.fixture
-def pool(open_another: OpenPool) -> PoolBackend:
+def pool(backend: str, request: pytest.FixtureRequest) -> PoolBackend:
+    """A pool that looks empty, and that the test leaves open."""
+    if backend == "local_dram":
+        return request.getfixturevalue("own_pool")
+    return UnderPrefix(request.getfixturevalue("shared_mooncake"), request.node.name)
+
+
+@pytest.fixture
+def own_pool(open_another: OpenPool) -> PoolBackend:
+    """A pool of the test's own, to be filled or closed."""
     return open_another()
+
+
+class UnderPrefix(PoolBackend):
+    """A pool seen through a prefix of its own."""
+
+    def __init__(self, pool: PoolBackend, prefix: str) -> None:
+        self._pool = pool
+        self._prefix = prefix
+
+    def _under(self, names: Sequence[str]) -> list[str]:
+        return [f"{self._prefix}/{name}" for name in names]
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        return self._pool.exists(self._under(keys))
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        return self._pool.put(self._under(keys), buffers, groups and self._under(groups))
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        return self._pool.get(self._under(keys), buffers)
+
+    def register(self, regions: Sequence[Region]) -> None:
+        self._pool.register(regions)
+
+    def close(self) -> None:
+        raise AssertionError("a test that closes its pool takes own_pool")

@@ -8,8 +8,7 @@ import numpy as np
 
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.pools.base import PoolBackend
-from tests.conftest import Memory, wait_until
-from tests.contract.conftest import CAPACITY_BYTES
+from tests.conftest import CAPACITY_BYTES, Memory, wait_until
 
 
 def _keys(count: int, prefix: str = "key") -> list[str]:
@@ -82,26 +81,26 @@ def test_put_keeps_the_first_content_and_counts_as_stored(pool: PoolBackend) -> 
     assert np.array_equal(target.bytes, first.bytes)
 
 
-def test_pool_never_serves_wrong_bytes_when_it_is_full(pool: PoolBackend) -> None:
+def test_pool_never_serves_wrong_bytes_when_it_is_full(own_pool: PoolBackend) -> None:
     """Twice the capacity goes in; what is still there is exact, and recent blocks were accepted."""
     blocks, size = 64, 1 << 20
     source = Memory(blocks, segments=1, segment_bytes=size).fill(10)
     assert blocks * size == 2 * CAPACITY_BYTES
-    stored = [pool.put([key], source.buffers.take(slice(i, i + 1)))[0] for i, key in enumerate(_keys(blocks))]
+    stored = [own_pool.put([key], source.buffers.take(slice(i, i + 1)))[0] for i, key in enumerate(_keys(blocks))]
     assert sum(stored) > blocks // 2
     target = Memory(blocks, segments=1, segment_bytes=size)
-    delivered = pool.get(_keys(blocks), target.buffers)
+    delivered = own_pool.get(_keys(blocks), target.buffers)
     assert 0 < sum(delivered) < blocks
     rows = np.flatnonzero(delivered)
     assert np.array_equal(target.bytes[rows], source.bytes[rows])
 
 
-def test_put_answers_false_when_a_block_exceeds_the_pool(pool: PoolBackend) -> None:
+def test_put_answers_false_when_a_block_exceeds_the_pool(own_pool: PoolBackend) -> None:
     """A block that can never fit is refused, and the pool goes on; Mooncake may evict others in the attempt."""
     small = Memory(1).fill(11)
-    assert pool.put(["large"], Memory(1, 1, CAPACITY_BYTES + (1 << 20)).buffers) == [False]
-    assert pool.put(["small"], small.buffers) == [True]
-    assert pool.exists(["large", "small"]) == [False, True]
+    assert own_pool.put(["large"], Memory(1, 1, CAPACITY_BYTES + (1 << 20)).buffers) == [False]
+    assert own_pool.put(["small"], small.buffers) == [True]
+    assert own_pool.exists(["large", "small"]) == [False, True]
 
 
 def test_empty_calls_answer_with_empty_lists(pool: PoolBackend) -> None:
@@ -163,19 +162,19 @@ def test_pools_share_objects_when_they_name_the_same_service(open_another) -> No
     assert np.array_equal(source.bytes, target.bytes)
 
 
-def test_closed_pool_answers_false(pool: PoolBackend, backend: str) -> None:
+def test_closed_pool_answers_false(own_pool: PoolBackend, backend: str) -> None:
     """After close every call answers, and none succeeds; the embedded pool outlives its users."""
     source = Memory(2).fill(15)
-    pool.put(_keys(2), source.buffers)
-    pool.close()
-    pool.close()
+    own_pool.put(_keys(2), source.buffers)
+    own_pool.close()
+    own_pool.close()
     lives_on = backend == "local_dram"
-    assert pool.exists(_keys(2)) == [lives_on] * 2
-    assert pool.get(_keys(2), source.buffers) == [lives_on] * 2
-    assert pool.put(["new/0", "new/1"], source.buffers) == [lives_on] * 2
+    assert own_pool.exists(_keys(2)) == [lives_on] * 2
+    assert own_pool.get(_keys(2), source.buffers) == [lives_on] * 2
+    assert own_pool.put(["new/0", "new/1"], source.buffers) == [lives_on] * 2
 
 
-def test_close_waits_for_calls_in_flight(pool: PoolBackend) -> None:
+def test_close_waits_for_calls_in_flight(own_pool: PoolBackend) -> None:
     """Threads that keep calling while the pool closes get answers until the end, and no crash."""
     source = Memory(16).fill(16)
     calls = [0] * 4
@@ -183,15 +182,15 @@ def test_close_waits_for_calls_in_flight(pool: PoolBackend) -> None:
 
     def work(number: int) -> None:
         while not stop.is_set():
-            pool.put(_keys(16, f"{number}/{calls[number]}"), source.buffers)
-            pool.exists(_keys(16))
+            own_pool.put(_keys(16, f"{number}/{calls[number]}"), source.buffers)
+            own_pool.exists(_keys(16))
             calls[number] += 1
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     wait_until(lambda: min(calls) > 2, 20, "all threads are calling")
-    pool.close()
+    own_pool.close()
     after = list(calls)
     wait_until(lambda: all(now > then for now, then in zip(calls, after, strict=True)), 20, "calls after close")
     stop.set()

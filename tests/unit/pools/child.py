@@ -19,7 +19,8 @@ from tests.conftest import HOST, Memory, free_port, write_pool_file
 
 
 def say(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
 
 
 def _open(address: str, segment_bytes: str, **more: object):

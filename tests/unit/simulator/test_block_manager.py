@@ -60,8 +60,8 @@ def test_chain_hash_agrees_with_the_workers() -> None:
 def test_equal_prefixes_share_blocks() -> None:
     """[0] is shared while both run, and counts as computed once the batch was scheduled."""
     manager = _manager()
-    first = manager.allocate(A + [5])
-    second = manager.allocate(A + [6])
+    first = manager.allocate([*A, 5])
+    second = manager.allocate([*A, 6])
     assert (first.block_ids, second.block_ids) == ([0, 1], [0, 2])
     assert manager.num_computed(second) == 0
     manager.mark_computed()

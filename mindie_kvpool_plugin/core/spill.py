@@ -227,6 +227,7 @@ class Spill:
                 rows = job.start(offered[at : at + step])
                 stored[rows] = self._put(claim.block_ids, rows, hexes, hashes)
                 job.finish(rows)
+                self._count(stored[rows], claim.written[rows])
         self._settled.append(_Settled(claim, digests, valid, stored))
 
     def _put(self, block_ids: BlockIds, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
@@ -240,11 +241,14 @@ class Spill:
                 done = np.nonzero(stored)[0].tolist()
                 aliases = self._keys.aliases([hashes[rows[i]] for i in done])
                 self._pool.put(aliases, buffers.take(stored).head(ALIAS_BYTES), [groups[i] for i in done])
-        num_stored = int(stored.sum())
-        self._counters.spilled_blocks += num_stored
-        self._counters.spilled_bytes += num_stored * self._memory.block_bytes
-        self._counters.failed_put_blocks += len(rows) - num_stored
         return stored
+
+    def _count(self, stored: Mask, written: Mask) -> None:
+        num_new = int((stored & written).sum())
+        self._counters.spilled_blocks += num_new
+        self._counters.spilled_bytes += num_new * self._memory.block_bytes
+        self._counters.renewed_blocks += int((stored & ~written).sum())
+        self._counters.failed_put_blocks += len(stored) - int(stored.sum())
 
     def _learn(self) -> None:
         while self._settled:

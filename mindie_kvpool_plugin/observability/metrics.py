@@ -15,6 +15,7 @@ class Counters:
         freed_blocks: full blocks that sequences left behind.
         spilled_blocks: blocks put into the pool by this rank.
         spilled_bytes: their bytes.
+        renewed_blocks: blocks spilled or reloaded before and offered again, in case the pool lost them.
         kept_blocks: freed blocks not offered because the pool is known to have them.
         unclaimed_blocks: freed blocks whose content is not certain, so not offered.
         dropped_blocks: blocks not spilled because the queue was full.
@@ -32,6 +33,7 @@ class Counters:
     freed_blocks: int = 0
     spilled_blocks: int = 0
     spilled_bytes: int = 0
+    renewed_blocks: int = 0
     kept_blocks: int = 0
     unclaimed_blocks: int = 0
     dropped_blocks: int = 0

@@ -49,7 +49,12 @@ COUNTS = {
 @click.option("--trace", type=click.Path(path_type=Path), help="Trace in Mooncake's format; a bundled one if left out.")
 @click.option("--requests", type=click.IntRange(min=1), default=800, help="Requests of the trace to replay.")
 @click.option("--hbm-blocks", type=click.IntRange(min=2), default=160, help="Device blocks of the simulated host.")
-@click.option("--pool-blocks", type=click.IntRange(min=1), default=4096, help="Blocks the pool can hold.")
+@click.option(
+    "--pool-blocks",
+    type=click.IntRange(min=1),
+    default=4096,
+    help="Blocks the pool can hold; Mooncake takes 16 MiB at least.",
+)
 @click.option("--tp", type=click.Choice(["1", "2", "4"]), default="1", help="Tensor parallel ranks.")
 @click.option("--mla", is_flag=True, help="A model whose ranks all hold the same KV, as DeepSeek's do.")
 @click.option("--async-scheduling", is_flag=True, help="Prepare a batch while the one before runs.")
@@ -159,6 +164,7 @@ def _report(comparison: Comparison, pool: str, console: Console) -> None:
         times.add_row(hook, *_milliseconds(without.hook_seconds.get(hook), with_pool.hook_seconds.get(hook)))
     times.add_section()
     times.add_row("the whole run", *_milliseconds(without.seconds, with_pool.seconds))
+    times.caption = "The simulated model computes in no time: these are the costs of a pool without its gain."
     console.print(times)
     console.print(_verdict(without, with_pool), soft_wrap=True, highlight=False)
 

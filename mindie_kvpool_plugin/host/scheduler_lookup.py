@@ -61,6 +61,10 @@ class SchedulerLookup:
         """The same for one key."""
         return self.batch_exist([key])[0]
 
+    def close(self) -> None:
+        """Close the pool; the host itself never calls this."""
+        self._pool.close()
+
     def _answer(self, keys: Sequence[str]) -> list[bool]:
         blocks = [(name, len(list(same))) for name, same in itertools.groupby(keys, _block_of)]
         num_found = self._count_found([name for name, _ in blocks])

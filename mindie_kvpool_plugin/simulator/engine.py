@@ -23,9 +23,11 @@ import numpy as np
 from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.device import HOLD_S, Device
+from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape, write_weights
 from mindie_kvpool_plugin.simulator.oracle import Oracle, Row, Step
-from mindie_kvpool_plugin.simulator.scheduler import Batch, Limits, Request, Scheduler
+from mindie_kvpool_plugin.simulator.requests import Limits, Request
+from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 from mindie_kvpool_plugin.simulator.worker import Worker
 
 SPARE_TOKENS = 8
@@ -165,7 +167,7 @@ class Engine:
             self.done.append(request)
             if self.on_end is not None:
                 self.on_end(request)
-        batch = self.scheduler.schedule()
+        batch, config = self.scheduler.schedule(), self.config
         if batch is None:
             return self._tell_workers()
         rows = [
@@ -176,9 +178,11 @@ class Engine:
             )
             for request in batch.requests
         ]
-        step = Step(next(self._steps), batch.is_prefill, rows, self.config.tp, self._forget)
+        step = Step(next(self._steps), batch.is_prefill, rows, config.tp, self._forget)
         self._forget = []
-        output = self._run(step, lambda: self._metadata(batch))
+        output = self._run(
+            step, lambda: batch_metadata(batch, self.num_npu_blocks, config.block_size, config.max_seq_len)
+        )
         self.scheduler.sent(batch)
         self._tell_workers()
         self._take(output)
@@ -192,15 +196,9 @@ class Engine:
 
     def dummy_step(self) -> None:
         """An empty batch, as a worker gets while another data parallel group has work."""
-        module = importlib.import_module("mindie_llm.text_generator.utils.input_metadata")
         config = self.config
         step = Step(next(self._steps), True, [], config.tp)
-        self._take(
-            self._run(
-                step,
-                lambda: module.make_dummy_input_metadata(self.num_npu_blocks, config.block_size, config.max_seq_len),
-            )
-        )
+        self._take(self._run(step, lambda: dummy_metadata(self.num_npu_blocks, config.block_size, config.max_seq_len)))
 
     def drop_hbm(self) -> None:
         """Forget every cached block, as a restart does.  Only when idle."""
@@ -289,43 +287,6 @@ class Engine:
         self.scheduler.cleanup.clear()
         _results([worker.clear_cache(gone) for worker in self.workers])
         return True
-
-    def _metadata(self, batch: Batch) -> Any:
-        """The batch as the host's workers receive it."""
-        module = importlib.import_module("mindie_llm.text_generator.utils.input_metadata")
-        requests, config = batch.requests, self.config
-        tables = np.full((len(requests), -(-(config.max_seq_len + 1) // config.block_size)), -1, dtype=np.int64)
-        for row, request in enumerate(requests):
-            tables[row, : len(request.blocks.block_ids)] = request.blocks.block_ids
-        prompts = [request.tokens for request in requests] if batch.is_prefill else []
-        lengths = [len(prompt) for prompt in prompts]
-        return module.InputMetadata(
-            batch_size=len(requests),
-            batch_request_ids=np.array([str(request.sequence_id) for request in requests]),
-            batch_sequence_ids=[np.array([request.sequence_id], dtype=np.int64) for request in requests],
-            batch_max_output_lens=np.array([request.budget for request in requests], dtype=np.int64),
-            block_tables=tables,
-            reserved_sequence_ids=[np.array([], dtype=np.int64) for _ in requests],
-            is_mix=False,
-            is_prefill=batch.is_prefill,
-            max_block_size=config.block_size,
-            num_npu_blocks=self.num_npu_blocks,
-            adapter_ids=[request.adapter for request in requests] if batch.is_prefill else None,
-            batch_ignore_eos=np.array([True] * len(requests)) if batch.is_prefill else None,
-            batch_seq_len=np.array(lengths, dtype=np.int64 if batch.is_prefill else np.float64),
-            input_ids=np.array([token for prompt in prompts for token in prompt], dtype=np.int64),
-            total_seq_num=sum(lengths),
-            trace_ids=[str(request.sequence_id) for request in requests],
-            computed_blocks=_counts(batch.computed),
-            remote_computed_blocks=_counts(batch.promised),
-            batch_dp_rank_ids=np.zeros(len(requests), dtype=np.int64),
-            seq_lens=[],
-        )
-
-
-def _counts(blocks: list[int]) -> Any:
-    """The host sends no array at all when every count is zero."""
-    return np.array(blocks, dtype=np.int64) if any(blocks) else None
 
 
 def _results(futures: list[Future[Any]]) -> list[Any]:

@@ -16,7 +16,7 @@ from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.mooncake_master import running_master, write_pool_file
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
-from mindie_kvpool_plugin.simulator.scheduler import Request
+from mindie_kvpool_plugin.simulator.requests import Request
 from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
 
 PoolName = Literal["local_dram", "mooncake"]

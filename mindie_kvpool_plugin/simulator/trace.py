@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 TRACE_BLOCK_TOKENS = 512
+MAX_HASH_ID = 1 << 63
 BUNDLED_TRACE = Path(__file__).with_name("data") / "chat_trace.jsonl"
 """Made by ``make_chat_trace()`` with its defaults."""
 
@@ -73,8 +74,8 @@ def _parse(line: str, place: str) -> TraceRequest:
         for key, least in (("timestamp", 0), ("input_length", 1), ("output_length", 1))
     )
     ids = values.get("hash_ids")
-    if not isinstance(ids, list) or not all(type(name) is int and name >= 0 for name in ids):
-        raise TraceError(f"{place}: hash_ids must be a list of whole numbers")
+    if not isinstance(ids, list) or not all(type(name) is int and 0 <= name < MAX_HASH_ID for name in ids):
+        raise TraceError(f"{place}: hash_ids must be a list of whole numbers from 0 to {MAX_HASH_ID - 1}")
     blocks = -(-inputs // TRACE_BLOCK_TOKENS)
     if len(ids) != blocks:
         raise TraceError(

@@ -10,7 +10,7 @@ from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.run import RunConfig, compare, opened_pool, run_with_pool
 from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, read_trace
 from mindie_kvpool_plugin.simulator.traffic import few_shot, replay
-from tests.walks.conftest import MODES, assert_right, assert_right_so_far, chat
+from tests.walks.conftest import MODES, assert_right, assert_right_so_far, chat, counts
 
 PROMPT = list(range(10, 90))
 
@@ -34,6 +34,20 @@ def test_replayed_trace_gains_from_the_pool() -> None:
     comparison = compare(config)
     assert_right(comparison.with_pool)
     assert comparison.with_pool.computed_tokens < 0.75 * comparison.without_pool.computed_tokens
+
+
+def test_run_with_a_pool_is_the_same_every_time() -> None:
+    """Spills before the step returns leave nothing to chance."""
+    config = RunConfig(EngineConfig(hbm_blocks=56), chat(seed=5))
+    assert counts(run_with_pool(config)) == counts(run_with_pool(config))
+
+
+def test_smaller_pool_gains_less_and_is_right() -> None:
+    """What the pool evicts is computed again."""
+    config = RunConfig(EngineConfig(hbm_blocks=56), chat(10, 4))
+    large, small = run_with_pool(config), run_with_pool(dataclasses.replace(config, pool_blocks=40))
+    assert_right(small)
+    assert small.pool_hit_tokens < large.pool_hit_tokens
 
 
 def test_few_shot_prompts_are_right_with_a_pool() -> None:

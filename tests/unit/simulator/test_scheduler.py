@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager, chain_hash
-from mindie_kvpool_plugin.simulator.scheduler import Batch, Limits, Request, Scheduler
+from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request
+from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 
 A, B = [1, 2, 3, 4], [5, 6, 7, 8]
 

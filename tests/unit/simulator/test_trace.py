@@ -38,6 +38,7 @@ def _file(folder: Path, *lines: object) -> Path:
         ({"timestamp": 0, "output_length": 1, "hash_ids": []}, "input_length must be .*, not null"),
         (GOOD | {"hash_ids": "0,1"}, "hash_ids must be a list of whole numbers"),
         (GOOD | {"hash_ids": [0, 1.5]}, "hash_ids must be a list of whole numbers"),
+        (GOOD | {"hash_ids": [0, 1 << 64]}, "hash_ids must be a list of whole numbers from 0"),
         (GOOD | {"hash_ids": [0]}, "600 tokens need 2 hash_ids, one per 512, not 1"),
     ],
 )

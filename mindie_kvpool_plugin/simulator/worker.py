@@ -19,8 +19,8 @@ import numpy.typing as npt
 from mindie_kvpool_plugin.simulator.device import Device
 
 HOOKS = ("model_inputs_update", "sample_preprocess", "plugin_verify", "plugin_cache_update", "plugin_cache_clear")
-FREE_EVENT = "sequences_freed"
-"""Called by our hook on the context store; only ``kv_pool`` has it."""
+FREE_EVENTS = ("sequences_finished", "sequences_dropped")
+"""Called by our hooks on the context store; only ``kv_pool`` has them."""
 
 Answer = TypeVar("Answer")
 
@@ -79,7 +79,7 @@ class Worker:
         self.generator = module.Generator({**model_config, "simulated_device": self.device})
         for name in self.generator.plugin_manager.plugin_list:
             plugin = getattr(self.generator.plugin_manager, name)
-            for hook in (*HOOKS, *([FREE_EVENT] if hasattr(plugin, FREE_EVENT) else [])):
+            for hook in (*HOOKS, *(event for event in FREE_EVENTS if hasattr(plugin, event))):
                 setattr(plugin, hook, self._timed(f"{name}.{hook}", getattr(plugin, hook)))
 
     def _timed(self, label: str, hook: Callable[..., Answer]) -> Callable[..., Answer]:

@@ -15,6 +15,7 @@ from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.registry import open_pool
 
 
@@ -52,6 +53,7 @@ def build_worker(
     device_idle: Callable[[], bool],
     agree: Callable[[Lengths], Lengths],
     async_write: bool,
+    counters: Counters | None = None,
 ) -> WorkerWalks:
     """Put a worker's walks together around an opened pool.
 
@@ -59,7 +61,7 @@ def build_worker(
         PoolError: the pool refused the memory.
     """
     pool.register(regions)
-    counters = Counters()
+    counters = counters or Counters()
     directory = BlockDirectory(memory.num_blocks)
     reload = Reload(pool, memory, keys, directory, counters, device_idle, agree)
     spill = Spill(
@@ -77,11 +79,17 @@ def build_worker(
     return WorkerWalks(reload, spill, directory, pool, counters)
 
 
-def open_worker_pool(backend: str, pool_file: PoolFile) -> PoolBackend:
-    """Open the pool for a worker (see ``pools.registry.open_pool`` for its errors)."""
-    return open_pool(backend, pool_file, "worker")
+def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
+    """Open the pool for a worker, behind a breaker (see ``pools.registry.open_pool`` for its errors)."""
+    options = pool_file.options or KvPoolOptions()
+    policy = BreakerPolicy(options.breaker_failures, options.breaker_slow_call_s, options.breaker_retry_s)
+    return GuardedPool(open_pool(backend, pool_file, "worker"), backend, policy, counters or Counters())
 
 
-def open_scheduler_pool(backend: str, pool_file: PoolFile) -> PoolBackend:
-    """Open the pool for the scheduler's lookups."""
-    return open_pool(backend, pool_file, "scheduler")
+def open_scheduler_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
+    """Open the pool for the scheduler's lookups, behind a breaker and within the lookup budget."""
+    options = pool_file.options or KvPoolOptions()
+    policy = BreakerPolicy(
+        options.breaker_failures, options.breaker_slow_call_s, options.breaker_retry_s, options.lookup_budget_s
+    )
+    return GuardedPool(open_pool(backend, pool_file, "scheduler"), backend, policy, counters or Counters())

@@ -67,7 +67,9 @@ class Reload:
         """
         computed = arrived = np.array([hit.computed for hit in hits], dtype=np.int64)
         promised = np.array([hit.promised for hit in hits], dtype=np.int64)
-        if self._device_idle():
+        if not self._pool.is_available:
+            self._counters.refused_keys += int((promised - computed).sum())
+        elif self._device_idle():
             arrived = self._fetch(hits)
         else:
             self._log.warning(

@@ -188,6 +188,9 @@ class Spill:
         rows = np.nonzero(wanted)[0]
         if self._replica.count > 1:
             rows = rows[rows % self._replica.count == self._replica.index]
+        if not self._pool.is_available:
+            self._counters.dropped_blocks += len(rows)
+            return
         if self._queue is None:
             self._run_here(SpillJob(sequence, claim, rows, self._fence))
             return

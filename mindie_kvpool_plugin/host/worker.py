@@ -25,6 +25,7 @@ from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.observability.metrics import Counters
 
 _open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
@@ -88,7 +89,8 @@ def build_worker(
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
     layout = CacheLayout(generator_backend.cache_pool.npu_cache)
     shard = _shard(generator_backend, kvcache_settings, options)
-    pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file)
+    counters = Counters()
+    pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
     try:
         memory = _memory(layout, generator_backend, pool_file.backend_keys.get("protocol", "ascend"), options)
         agreement = _agreement(mapping, options)
@@ -109,6 +111,7 @@ def build_worker(
             device_idle=device_idle,
             agree=agreement.minimum,
             async_write=bool(generator_backend.kv_pool_async_write),
+            counters=counters,
         )
     except BaseException:
         pool.close()

@@ -120,3 +120,17 @@ def test_a_pool_that_breaks_its_contract_costs_a_recompute(answer):
     rank = Rank(pool=pool, agree=lambda lengths: asked.append(lengths.tolist()) or lengths)
     assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
     assert asked == [[0]]
+
+
+def test_load_and_spill_leave_a_pool_alone_that_is_in_trouble(monkeypatch):
+    """Nothing is hashed, copied or asked; the hit is what the device has, and the ranks still agree."""
+    agreed = []
+    rank = Rank(agree=lambda lengths: agreed.append(lengths.tolist()) or lengths)
+    monkeypatch.setattr(type(rank.pool), "is_available", property(lambda pool: False))
+    tokens = prompt(100, 3)
+    rank.compute(1, tokens, [0, 1, 2])
+    rank.free(1, tokens, [0, 1, 2])
+    assert rank.reload.load([rank.hit(tokens, [3, 4, 5], 1, 3)]).tolist() == [1]
+    assert agreed == [[1]]
+    assert rank.pool.puts == rank.pool.gets == []
+    assert (rank.counters.dropped_blocks, rank.counters.refused_keys, rank.counters.recomputed_blocks) == (3, 2, 2)

@@ -14,8 +14,9 @@ from mindie_kvpool_plugin.core.memory import BlockMemory
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.late import LatePool
 from mindie_kvpool_plugin.pools.registry import open_pool
 
 
@@ -81,15 +82,28 @@ def build_worker(
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
     """Open the pool for a worker, behind a breaker (see ``pools.registry.open_pool`` for its errors)."""
-    options = pool_file.options or KvPoolOptions()
-    policy = BreakerPolicy(options.breaker_failures, options.breaker_slow_call_s, options.breaker_retry_s)
-    return GuardedPool(open_pool(backend, pool_file, "worker"), backend, policy, counters or Counters())
+    return _open_guarded(backend, pool_file, "worker", counters, lookup_budget_s=None)
 
 
 def open_scheduler_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
     """Open the pool for the scheduler's lookups, behind a breaker and within the lookup budget."""
     options = pool_file.options or KvPoolOptions()
+    return _open_guarded(backend, pool_file, "scheduler", counters, options.lookup_budget_s)
+
+
+def _open_guarded(
+    backend: str, pool_file: PoolFile, role: Role, counters: Counters | None, lookup_budget_s: float | None
+) -> PoolBackend:
+    options = pool_file.options or KvPoolOptions()
+
+    def open_now() -> PoolBackend:
+        return open_pool(backend, pool_file, role)
+
+    pool = LatePool(open_now, backend) if options.on_pool_unavailable == "run_without" else open_now()
     policy = BreakerPolicy(
-        options.breaker_failures, options.breaker_slow_call_s, options.breaker_retry_s, options.lookup_budget_s
+        failures=options.breaker_failures,
+        slow_call_s=options.breaker_slow_call_s,
+        retry_s=options.breaker_retry_s,
+        lookup_budget_s=lookup_budget_s,
     )
-    return GuardedPool(open_pool(backend, pool_file, "scheduler"), backend, policy, counters or Counters())
+    return GuardedPool(pool, backend, policy, counters or Counters())

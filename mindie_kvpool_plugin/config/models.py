@@ -20,6 +20,8 @@ class KvPoolOptions:
             overwrite, before that spill is withdrawn.
         in_flight_timeout_s: seconds a reload waits for the batch before it to leave the device.
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
+        on_pool_unavailable: "refuse" (the service does not start) or "run_without" (it starts, and takes the
+            pool up when it can be opened); mistakes in the configuration always refuse.
         lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, and the pool is left
             alone until it answers again.
         breaker_failures: failed pool calls in a row after which the pool is left alone for a while.
@@ -38,6 +40,7 @@ class KvPoolOptions:
     fence_timeout_s: float = 5.0
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32
+    on_pool_unavailable: Literal["refuse", "run_without"] = "refuse"
     lookup_budget_s: float = 0.2
     breaker_failures: int = 3
     breaker_slow_call_s: float = 2.0

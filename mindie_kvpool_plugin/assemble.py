@@ -75,6 +75,7 @@ def build_worker(
         device_idle,
         running,
         queue_capacity_blocks=options.queue_capacity_blocks if async_write else 0,
+        queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
     return WorkerWalks(reload, spill, directory, pool, counters)

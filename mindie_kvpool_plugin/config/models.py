@@ -16,6 +16,7 @@ class KvPoolOptions:
     Attributes:
         namespace: first part of every key; deployments that must not share blocks take different ones.
         queue_capacity_blocks: blocks that may wait for the spill thread; more are dropped and counted.
+        queue_capacity_bytes: bytes of these blocks, and of their tokens, that may wait; the smaller bound counts.
         fence_timeout_s: seconds a step waits for a spill that still reads a block the step will
             overwrite, before that spill is withdrawn.
         in_flight_timeout_s: seconds a reload waits for the batch before it to leave the device.
@@ -37,6 +38,7 @@ class KvPoolOptions:
 
     namespace: str = "default"
     queue_capacity_blocks: int = 4096
+    queue_capacity_bytes: int = 8 * GIB
     fence_timeout_s: float = 5.0
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32

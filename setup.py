@@ -76,7 +76,9 @@ EXTRAS = {
     ],
     # Mooncake for machines without an NPU; an NPU host installs mooncake-transfer-engine-npu instead
     "mooncake": ["mooncake-transfer-engine-non-cuda==0.3.13.post1; platform_system == 'Linux'"],
+    "verify": ["xxhash>=3.1"],  # kv_pool.verify_payload: xxh3 in C, of which Python's library has no equal in speed
     "dev": [
+        "xxhash>=3.1",  # tests of verify_payload
         "pytest>=8",  # test runner
         "ruff>=0.6",  # lint and format
         "mypy>=1.11",  # types

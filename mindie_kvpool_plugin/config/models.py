@@ -31,6 +31,8 @@ class KvPoolOptions:
         breaker_retry_s: seconds between questions to a pool that is left alone.
         agreement: "auto" (ranks of one node meet through a file) or "tcp://host:port" of rank 0.
         agreement_timeout_s: seconds the ranks wait for each other before a step's pool hits are given up.
+        verify_payload: store a checksum with every block and compare it when the block is loaded. Needs the
+            package xxhash, and bytes the processor can read: not with protocol ascend unless staged.
         shards: "auto" (ranks with identical bytes store them once) or "per_rank".
         staging: "auto" (only where the transport cannot reach device memory), "on" or "off".
         staging_bytes: host memory for staging, per rank.
@@ -49,6 +51,7 @@ class KvPoolOptions:
     breaker_retry_s: float = 1.0
     agreement: str = "auto"
     agreement_timeout_s: float = 10.0
+    verify_payload: bool = False
     shards: Literal["auto", "per_rank"] = "auto"
     staging: Literal["auto", "on", "off"] = "auto"
     staging_bytes: int = 256 * MIB

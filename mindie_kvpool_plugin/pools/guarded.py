@@ -161,7 +161,9 @@ class GuardedPool(PoolBackend):
             self._log.warning(f"pool {self._name} raised in {call.what}; the call counts as failed", exc_info=True)
         finally:
             self._end(call, trouble)
-        return [bool(answer) for answer in answers] if len(answers) == count else [False] * count
+        if len(answers) != count:
+            return [False] * count
+        return answers if isinstance(answers, list) else [bool(answer) for answer in answers]
 
     def _begin(self, what: str, count: int, size_bytes: int) -> _Call | None:
         now = time.monotonic()

@@ -49,6 +49,35 @@ static PyObject *hash_chain(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#define STREAMED_BYTES 2048
+/* Like memcpy, past the caches: the next reader is a transport or a device, and a store that does not
+ * first read its line moves a third less.  glibc does so only for single copies of many megabytes. */
+static void copy(char *to, const char *from, size_t size)
+{
+    size_t head = (size_t)(-(uintptr_t)to & 63);
+    if (size < STREAMED_BYTES) {
+        memcpy(to, from, size);
+        return;
+    }
+    memcpy(to, from, head);
+    to += head, from += head, size -= head;
+    for (; size >= 64; size -= 64, to += 64, from += 64) {
+        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)), d = _mm_loadu_si128((const __m128i *)(from + 48));
+        _mm_prefetch(from + 512, _MM_HINT_NTA);
+        _mm_stream_si128((__m128i *)to, a), _mm_stream_si128((__m128i *)(to + 16), b);
+        _mm_stream_si128((__m128i *)(to + 32), c), _mm_stream_si128((__m128i *)(to + 48), d);
+    }
+    memcpy(to, from, size);
+}
+#define copies_done() _mm_sfence()
+#else
+#define copy memcpy
+#define copies_done() ((void)0)
+#endif
+
 PyDoc_STRVAR(copy_blocks_doc,
              "copy_blocks(values, addresses, sizes, num_blocks, num_segments, is_put)\n--\n\n"
              "Copy each block's segments into its value, one behind the other, or back out of it.\n\n"
@@ -70,10 +99,11 @@ static PyObject *copy_blocks(PyObject *module, PyObject *args)
         char *at = (char *)(uintptr_t)value[block];
         for (Py_ssize_t segment = 0; segment < num_segments; segment++) {
             char *device = (char *)(uintptr_t)*address++;
-            memcpy(is_put ? at : device, is_put ? device : at, (size_t)size[segment]);
+            copy(is_put ? at : device, is_put ? device : at, (size_t)size[segment]);
             at += size[segment];
         }
     }
+    copies_done();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.pools import local_dram
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from mindie_kvpool_plugin.pools.slabs import Slabs
@@ -89,3 +92,20 @@ def test_slabs_are_bounded_and_cut_anew_when_empty() -> None:
     assert slabs.take(5_000) is None
     slabs.give(slots[2])
     assert slabs.take(5_000) is not None
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 6000), min_size=1, max_size=4), offset=st.integers(0, 130))
+def test_any_size_at_any_address_is_copied_exactly(sizes: list[int], offset: int) -> None:
+    """Segments on no boundary come back exact, and no byte beside them changes."""
+    room = offset + sum(sizes) + 64
+    source = np.random.default_rng(0).integers(1, 256, room, dtype=np.uint8)
+    target = np.zeros(room, dtype=np.uint8)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) + offset
+    pool = LocalDram(64 * KIB)
+    lengths = np.array(sizes, dtype=np.int64)
+    assert pool.put(["a"], Buffers(source.ctypes.data + starts[None, :], lengths)) == [True]
+    assert pool.get(["a"], Buffers(target.ctypes.data + starts[None, :], lengths)) == [True]
+    assert np.array_equal(target[offset:-64], source[offset:-64])
+    assert not target[:offset].any()
+    assert not target[-64:].any()

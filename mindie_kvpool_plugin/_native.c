@@ -3,6 +3,7 @@
  * Limited API of CPython 3.10, so that one wheel serves every later version.  That API has no buffer
  * protocol: arrays come as the address of their first element, and the caller keeps them alive,
  * contiguous and large enough.  Long loops run without the GIL. */
+#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
@@ -108,6 +109,8 @@ static PyObject *copy_blocks(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+#define HASH_CAPACITY 32 /* 64 bits have 20 digits */
+
 /* The digits before the first '_' of a host key that ends in `_<rank><suffix>`; 0 when it is no such key. */
 static Py_ssize_t hash_length(const char *key, Py_ssize_t length, const char *suffix, Py_ssize_t suffix_length)
 {
@@ -119,24 +122,36 @@ static Py_ssize_t hash_length(const char *key, Py_ssize_t length, const char *su
         at++;
     if (length - at != suffix_length || memcmp(key + at, suffix, (size_t)suffix_length) != 0)
         return 0;
-    return hash == 1 && key[0] == '0' ? 0 : hash;
+    return hash > HASH_CAPACITY || (hash == 1 && key[0] == '0') ? 0 : hash;
 }
 
-#define NAME_CAPACITY 512
+/* Whether the key at an index is for the same hash as `key`; -1 on error. */
+static int is_same_hash(PyObject *keys, Py_ssize_t index, const char *key, Py_ssize_t hash, const char *suffix,
+                        Py_ssize_t suffix_length)
+{
+    Py_ssize_t length;
+    const char *other = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, index), &length);
+    if (!other)
+        return -1;
+    return length > hash && memcmp(other, key, (size_t)hash + 1) == 0 &&
+           hash_length(other, length, suffix, suffix_length) != 0;
+}
 
 PyDoc_STRVAR(block_names_doc,
-             "block_names(keys, first, limit, prefix, suffix)\n--\n\n"
+             "block_names(keys, first, limit, width, prefix, suffix)\n--\n\n"
              "Runs of host keys `<hash>_<rank><suffix>` with the same hash, from index `first`, at most `limit`.\n\n"
+             "A run has `width` keys if its last one is where it should be, else as many as follow each other.\n"
              "Returns (`prefix` + hash of each run, index behind each run); ends before a key of another form.");
 
 static PyObject *block_names(PyObject *module, PyObject *args)
 {
     PyObject *keys, *names = NULL, *ends = NULL, *item = NULL;
-    Py_ssize_t first, limit, count, prefix_length, suffix_length;
+    Py_ssize_t first, limit, width, count, prefix_length, suffix_length;
     const char *prefix, *suffix;
-    char name[NAME_CAPACITY];
+    char *name = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(args, "Onns#s#", &keys, &first, &limit, &prefix, &prefix_length, &suffix, &suffix_length))
+    if (!PyArg_ParseTuple(args, "Onnns#s#", &keys, &first, &limit, &width, &prefix, &prefix_length, &suffix,
+                          &suffix_length))
         return NULL;
     if (!PyList_Check(keys)) {
         PyErr_SetString(PyExc_TypeError, "keys must be a list");
@@ -144,8 +159,10 @@ static PyObject *block_names(PyObject *module, PyObject *args)
     }
     names = PyList_New(0);
     ends = PyList_New(0);
-    if (!names || !ends)
+    name = PyMem_Malloc((size_t)prefix_length + HASH_CAPACITY);
+    if (!names || !ends || !name)
         goto failed;
+    memcpy(name, prefix, (size_t)prefix_length);
     count = PyList_Size(keys);
     while (first < count && PyList_Size(names) < limit) {
         Py_ssize_t length, hash;
@@ -155,21 +172,16 @@ static PyObject *block_names(PyObject *module, PyObject *args)
         hash = hash_length(key, length, suffix, suffix_length);
         if (hash == 0)
             break;
-        if (prefix_length + hash > NAME_CAPACITY) {
-            PyErr_SetString(PyExc_ValueError, "a key is too long");
-            goto failed;
-        }
-        memcpy(name, prefix, (size_t)prefix_length);
         memcpy(name + prefix_length, key, (size_t)hash);
-        for (first++; first < count; first++) {
-            Py_ssize_t other_length;
-            const char *other = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, first), &other_length);
-            if (!other)
-                goto failed;
-            if (other_length <= hash || memcmp(other, key, (size_t)hash + 1) != 0 ||
-                hash_length(other, other_length, suffix, suffix_length) == 0)
-                break;
-        }
+        int is_same = width > 1 && first + width <= count
+                          ? is_same_hash(keys, first + width - 1, key, hash, suffix, suffix_length)
+                          : 0;
+        first += is_same > 0 ? width : 1;
+        if (is_same == 0)
+            while (first < count && (is_same = is_same_hash(keys, first, key, hash, suffix, suffix_length)) > 0)
+                first++;
+        if (is_same < 0)
+            goto failed;
         item = PyUnicode_FromStringAndSize(name, prefix_length + hash);
         if (!item || PyList_Append(names, item) < 0)
             goto failed;
@@ -180,11 +192,13 @@ static PyObject *block_names(PyObject *module, PyObject *args)
         Py_DECREF(item);
         item = NULL;
     }
+    PyMem_Free(name);
     item = PyTuple_Pack(2, names, ends);
     Py_DECREF(names);
     Py_DECREF(ends);
     return item;
 failed:
+    PyMem_Free(name);
     Py_XDECREF(item);
     Py_XDECREF(names);
     Py_XDECREF(ends);

@@ -26,9 +26,12 @@ class PoolBackend(ABC):
     Attributes:
         put_proof_s: seconds for which a successful put or get may be taken as proof that the pool
             still holds the key, so that the block is not offered again.
+        answer_proof_s: seconds for which the scheduler may believe a "yes" of ``exists`` instead of
+            asking again; 0 where asking costs nothing.
     """
 
     put_proof_s: ClassVar[float] = 0.0
+    answer_proof_s: ClassVar[float] = 0.0
 
     @abstractmethod
     def exists(self, keys: Sequence[str]) -> list[bool]:

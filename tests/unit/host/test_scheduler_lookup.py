@@ -127,7 +127,7 @@ def test_a_waiting_request_is_asked_for_once(remembering):
     first = scheduler.batch_exist(question)
     assert first == [True] * 8 + [False] * 4
     calls = len(pool.calls)
-    now[0] += 0.1
+    now[0] += 0.04
     assert scheduler.batch_exist(question) == first
     assert len(pool.calls) == calls
 
@@ -170,7 +170,7 @@ def test_a_miss_is_believed_for_a_shorter_time_than_a_hit(remembering):
     assert scheduler.exists("99_0_1_my_model") is False
     pool.present.add("ns/my_model/99")
     assert scheduler.exists("99_0_1_my_model") is False
-    now[0] += 0.25
+    now[0] += 0.06
     assert scheduler.exists("99_0_1_my_model") is True
 
 

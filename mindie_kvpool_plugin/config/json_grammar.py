@@ -30,7 +30,7 @@ LBRACKET: "["
 RBRACKET: "]"
 COLON: ":"
 COMMA: ","
-STRING.5: /"(?:[^"\\\r\n]|\\[^\r\n])*"/
+STRING.5: /"[^"\\\r\n]*(?:\\[^\r\n][^"\\\r\n]*)*"/
 NUMBER.4: /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.+-])/
 LITERAL.4: /(?:true|false|null)(?!\w)/
 
@@ -41,7 +41,7 @@ BLANK: /[ \t\r\n]+/
 MISTAKES = r"""
 INNER_QUOTES.8: /"\{\s*"[A-Za-z_][^\r\n]{0,600}?\}"(?=\s*(?:[,}\r\n]|$))/
 MIXED_QUOTES.7: /"[^"“”\\\r\n]*[“”](?=\s*(?:[:,}\]\r\n]|$))/
-OPEN_STRING.1: /"(?:[^"\\\r\n]|\\[^\r\n])*\\?/
+OPEN_STRING.1: /"[^"\\\r\n]*(?:\\[^\r\n][^"\\\r\n]*)*\\?/
 CURLY_STRING.5: /[“”„‟＂〝″][^“”„‟＂〞″"\r\n]*[“”„‟＂〞″"]/
 SINGLE_STRING.5: /['‘’＇](?:[^'‘’＇\\\r\n]|\\[^\r\n]){0,400}['‘’＇]/
 COMMENT.6: /\/\/[^\r\n]*|\/\*(?:[^*]|\*(?!\/))*(?:\*\/)?|\#[^\r\n]*/
@@ -50,8 +50,8 @@ WIDE_COLON: /[：﹕︓=]>?/
 WIDE_COMMA: /[，、；﹐;]/
 WIDE_BRACKET: /[｛｝［］【】]/
 ODD_BLANK: /[\u00a0\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f\u2060\u3000\ufeff\u0085\v\f]+/
-BAD_NUMBER.3: /[+-]?\.?[0-9](?:[\w.]|(?<=[eE])[+-])*/
-WORD.2: /[^\W\d](?:[\w.\-\/$]|\\[^\r\n])*/
+BAD_NUMBER.3: /[+-]?\.?[0-9][\w.]*(?:(?<=[eE])[+-][\w.]*)?/
+WORD.2: /[^\W\d][\w.\-\/$\\]*/
 OTHER.-9: /[\s\S]/
 """
 
@@ -143,7 +143,7 @@ def parser(*, tolerant: bool) -> Lark:
         parser="lalr",
         lexer="basic",
         transformer=_Nodes(),
-        postlex=_Postlex() if tolerant else None,  # type: ignore[arg-type]
+        postlex=_Postlex() if tolerant else None,
         maybe_placeholders=False,
     )
 

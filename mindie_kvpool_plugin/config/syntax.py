@@ -48,7 +48,7 @@ class Parsed:
     complete: bool = True
 
 
-class _Stop(Exception):
+class _StopReadingError(Exception):
     """Reading ends here; the reason is already a finding."""
 
 
@@ -66,9 +66,14 @@ def parse_valid(text: str) -> Node | None:
         return None
 
 
-def parse_broken(text: str) -> Parsed:
-    """The tree of a text that is not valid JSON, with everything that had to be repaired."""
-    return _Recovery(text).run()
+def parse_broken(text: str, *, is_whole: bool = True) -> Parsed:
+    """The tree of a text that is not valid JSON, with everything that had to be repaired.
+
+    Args:
+        text: the file, or as much of it as is worth examining.
+        is_whole: False when more follows: what is open at the end is then no fault.
+    """
+    return _Recovery(text).run(is_whole=is_whole)
 
 
 class _Recovery:
@@ -90,7 +95,7 @@ class _Recovery:
         self.comma: Token | None = None
         self.done = False
 
-    def run(self) -> Parsed:
+    def run(self, *, is_whole: bool) -> Parsed:
         """Feed everything, close what is open."""
         try:
             for token in lexical.repaired_tokens(self.stream, self.text, self._report, MAX_TOKENS):
@@ -101,8 +106,9 @@ class _Recovery:
                     self._report("JS-19", token.start_pos or 0, len(self.text), value=str(token)[:40])
                     break
                 self._feed(token)
-            self._close_all()
-        except (_Stop, LarkError):
+            if is_whole and self.found.complete:
+                self._close_all()
+        except (_StopReadingError, LarkError):
             self.found.complete = False
         return self.found
 
@@ -134,7 +140,7 @@ class _Recovery:
             self._feed(token)
         elif token.type == "LBRACKET" or "{" not in self.text[token.start_pos :]:
             self._report_token("JS-24", token)
-            raise _Stop
+            raise _StopReadingError
         else:
             self._report_token("JS-25", token)
 
@@ -285,7 +291,7 @@ class _Recovery:
             self.open.append((token, named))
             if len(self.open) > MAX_DEPTH:
                 self._report_token("FI-08", token, depth=MAX_DEPTH)
-                raise _Stop
+                raise _StopReadingError
         elif kind in {"RBRACE", "RBRACKET"}:
             self.open.pop()
             self.done = not self.open
@@ -343,7 +349,7 @@ class _Recovery:
         finding = Finding(code, "error", "boot", value=value, params=params, variant=variant, edits=edits)
         self.found.findings.append((finding, start, end))
         if len(self.found.findings) >= MAX_ERRORS:
-            raise _Stop
+            raise _StopReadingError
 
 
 def _span(token: Token) -> tuple[int, int]:

@@ -53,7 +53,7 @@ def repaired_tokens(stream: Iterator[Token], text: str, report: Report, limit: i
             yield meant
 
 
-def _meant(token: Token, text: str, report: Report) -> Token | None:  # noqa: PLR0911, PLR0912
+def _meant(token: Token, text: str, report: Report) -> Token | None:  # noqa: PLR0911
     kind, raw, start, end = token.type, str(token), token.start_pos or 0, token.end_pos or 0
     if kind in {"LBRACE", "RBRACE", "LBRACKET", "RBRACKET", "COLON", "COMMA", "STRING", "NUMBER", "LITERAL"}:
         return token
@@ -164,7 +164,7 @@ def _overflows(raw: str) -> bool:
 def _number_edit(raw: str, start: int, end: int) -> tuple[Edit, ...]:
     """The decimal number meant, where only one can be meant: +5, 007, .5, 5."""
     if re.fullmatch(r"\+?0*\d+", raw):
-        return (Edit(start, end, str(int(raw[:4000]))),) if len(raw) < 20 else ()  # noqa: PLR2004
+        return (Edit(start, end, str(int(raw[:4000]))),) if len(raw) < 20 else ()
     if re.fullmatch(r"[+-]?\.\d+", raw):
         return (Edit(start, end, raw.replace("+", "").replace(".", "0.")),)
     if re.fullmatch(r"\d+\.", raw):

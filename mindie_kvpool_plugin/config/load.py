@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from mindie_kvpool_plugin.config.diagnostics import Edit, Finding
+from mindie_kvpool_plugin.config.diagnostics import Edit, Finding, pointer
 
 # the host's limit, bytes
 MAX_BYTES = 10 * 1024 * 1024
@@ -68,23 +68,51 @@ class Document:
             self._root = parse_valid(self.text[: self.end])
         return self._root
 
+    def node(self, path: str) -> Any:
+        """The node at a JSON Pointer; None when there is none."""
+        node = self.root()
+        for part in _parts(path):
+            node = node.child(part) if node is not None else None
+        return node
+
     def span(self, path: str, *, of_key: bool = False) -> tuple[int, int] | None:
-        """Offsets of the value at a JSON Pointer, of its key, or of the nearest thing that exists."""
+        """Offsets of the value at a JSON Pointer, of its key, or of the nearest thing that exists.
+
+        For an object or a list that is its key, or its first bracket: underlining all of it says nothing.
+        """
         node = self.root()
         if node is None:
             return None
         span = (node.start, min(node.start + 1, node.end))
-        for part in (p.replace("~1", "/").replace("~0", "~") for p in path.split("/")[1:]):
+        for part in _parts(path):
             child = node.child(part)
             if child is None:
                 return span
-            keys = [(a, b) for key, a, b, n in node.members or () if n is child]
+            key = next(((a, b) for _, a, b, n in node.members or () if n is child), None)
             is_short = child.members is None and child.items is None
-            span = keys[0] if keys and (of_key or not is_short) else (child.start, child.end)
-            if not keys and not is_short:
-                span = (child.start, child.start + 1)
+            if key is not None and (of_key or not is_short):
+                span = key
+            else:
+                span = (child.start, child.end if is_short else child.start + 1)
             node = child
         return span
+
+    def value_span(self, path: str) -> tuple[int, int] | None:
+        """Offsets of the whole value at a JSON Pointer; None when there is none."""
+        node = self.node(path)
+        return (node.start, node.end) if node is not None else None
+
+    def member_removal(self, path: str) -> Edit | None:
+        """The edit that takes a member out of its object, with one comma and the line it leaves empty."""
+        parent, name = self.node(path.rpartition("/")[0]), next(reversed(_parts(path)), "")
+        members = parent.members if parent is not None else None
+        index = next((i for i, member in enumerate(members or ()) if member[0] == name), None)
+        if members is None or index is None:
+            return None
+        if index + 1 < len(members):  # up to the next key: the comma between goes too
+            return Edit(members[index][1], members[index + 1][1], "")
+        start = members[index - 1][3].end if index else parent.start + 1
+        return Edit(start, members[index][3].end, "")
 
     def line_column(self, offset: int) -> tuple[int, int]:
         """1-based line and column of an offset; only a line feed ends a line."""
@@ -111,6 +139,10 @@ class Document:
         stop = self.text.find("\n", start, begin + _EXCERPT)
         text = self.text[begin : stop if stop >= 0 else begin + _EXCERPT]
         return "".join(c if c.isprintable() else " " for c in text.rstrip("\r")), column - (begin - start)
+
+
+def _parts(path: str) -> list[str]:
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
 
 
 def load_bytes(data: bytes, name: str, *, bom_is_error: bool = False) -> Document:
@@ -245,16 +277,13 @@ def _report_duplicates(document: Document) -> None:
         node, path = todo.pop()
         seen: set[str] = set()
         for key, start, end, child in reversed(node.members or ()):
-            # ~ and / are escaped as RFC 6901 wants
-            child_path = (
-                f"{path}/{key.replace('~', '~0').replace('/', '~1')}" if len(path) < MAX_BYTES // 10_000 else path
-            )
+            child_path = path + pointer(key) if len(path) < MAX_PATH_CHARS else path
             if key in seen:
                 finding = Finding("JS-20", "warning", "silent", path=child_path, value=key[:40])
                 document.findings.append(document.placed(finding, start, end))
             seen.add(key)
             if child.members or child.items:
                 todo.append((child, child_path))
-        todo.extend(
-            (item, f"{path}/{index}") for index, item in enumerate(node.items or ()) if item.members or item.items
-        )
+        for index, item in enumerate(node.items or ()):
+            if item.members or item.items:
+                todo.append((item, f"{path}/{index}" if len(path) < MAX_PATH_CHARS else path))

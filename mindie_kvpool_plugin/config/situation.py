@@ -21,6 +21,7 @@ class Situation:
     Attributes:
         host_version: a key of ``schemas.HOST_VERSIONS``.
         env: the service's environment; None when it is not to be judged.
+        is_env_known: the environment is the service's own, so a variable that is not there is unset.
         dies: NPU dies in the pool, all servers together; None when not told.
         scale_out: the pool may grow while it runs.
         follow: read the files that the configuration refers to.
@@ -32,6 +33,7 @@ class Situation:
 
     host_version: str = DEFAULT_HOST_VERSION
     env: Mapping[str, str] | None = None
+    is_env_known: bool = False
     dies: int | None = None
     scale_out: bool = False
     follow: bool = True

@@ -271,7 +271,8 @@ class _Recovery:
             "bracket": _TEXT[opener.type],
             "closer": _TEXT[_CLOSER[opener.type]],
             "opened": opener.line,
-            "name": name or "-",
+            "name": name,
+            "variant": "" if name else "unnamed",
         }
 
     # -- small steps -------------------------------------------------------------------------

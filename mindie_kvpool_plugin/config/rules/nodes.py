@@ -45,7 +45,7 @@ def several_nodes_need_a_rank_table(view: View) -> Iterator[Fault]:
     table = view.followed.rank_table
     named = view.situation.variable("RANK_TABLE_FILE")
     if not named:
-        severity = "error" if view.situation.env is not None and view.situation.on_server else "info"
+        severity = "error" if view.situation.is_env_known and view.situation.on_server else "info"
         yield Fault(path, {}, "unset", severity)  # type: ignore[arg-type]
         return
     if table is None:

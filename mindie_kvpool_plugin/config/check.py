@@ -70,12 +70,27 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
     """Without repeats: where the type is wrong, range and choices say nothing new."""
     found = list(findings)
+    if any(f.code in {"CF-16", "CF-17"} for f in found):  # another kind of file: nothing in it is to be judged
+        return [f for f in found if not f.code.startswith(("SC-", "HC-82"))]
     wrong_type = {(f.path, f.place) for f in found if f.code == "SC-02"}
-    return [f for f in found if f.code not in {"SC-03", "SC-04", "SC-05"} or (f.path, f.place) not in wrong_type]
+    explained = {(f.path, f.place) for f in found if f.code in {"HC-24", "CF-18"}}
+    known = {"SC-03": wrong_type, "SC-04": wrong_type, "SC-05": wrong_type, "SC-06": explained, "HC-82": explained}
+    return [f for f in found if (f.path, f.place) not in known.get(f.code, ())]
 
 
 def _placed(findings: list[Finding], document: Document) -> list[Finding]:
-    return [document.locate(finding) for finding in findings[: 2 * MAX_FINDINGS]]
+    """With positions, and without findings about a value that the load stage had to make up."""
+    placed = [document.locate(finding) for finding in findings[: 2 * MAX_FINDINGS]]
+    broken = [(f.line, f.column or 0) for f in placed if f.code.startswith("JS-") and f.code != "JS-20"]
+    return [f for f in placed if f.code not in _ABOUT_VALUES or not _covers(f, broken)]
+
+
+_ABOUT_VALUES = frozenset({"SC-02", "SC-03", "SC-04", "SC-05", "SC-08"})
+
+
+def _covers(finding: Finding, places: list[tuple[int | None, int]]) -> bool:
+    start = finding.column or 0
+    return any(line == finding.line and start <= column <= start + finding.length for line, column in places)
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str]:

@@ -73,7 +73,15 @@ def parse_broken(text: str, *, is_whole: bool = True) -> Parsed:
         text: the file, or as much of it as is worth examining.
         is_whole: False when more follows: what is open at the end is then no fault.
     """
-    return _Recovery(text).run(is_whole=is_whole)
+    gutter = lexical.gutter_numbers(text)
+    recovery = _Recovery(lexical.blanked(text, gutter))
+    if gutter:
+        first, last = gutter[0], gutter[-1]
+        edits = tuple(lexical.gutter_edit(text, *span) for span in gutter)
+        params = {"first": text[slice(*first)], "last": text[slice(*last)]}
+        finding = Finding("JS-07", "error", "boot", value=params["first"], params=params, variant="gutter", edits=edits)
+        recovery.found.findings.append((finding, *first))
+    return recovery.run(is_whole=is_whole)
 
 
 class _Recovery:
@@ -230,8 +238,7 @@ class _Recovery:
         inner = self.open[-1][0].type
         if inner == wanted:
             return self._drop("JS-25", token)
-        parents = [opener.type for opener, _ in self.open[-3:-1]]
-        if wanted in parents:
+        if len(self.open) > 1 and self.open[-2][0].type == wanted:
             return self._close_missing(token)
         right = _TEXT[_CLOSER[inner]]
         self._report_token("JS-11", token, edits=(Edit(*_span(token), right),), expected=right)

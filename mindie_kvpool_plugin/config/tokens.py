@@ -20,6 +20,10 @@ _WIDE_BRACKETS = {"｛": "{", "｝": "}", "［": "[", "］": "]", "【": "[", "�
 _BRACKET_TYPES = {"{": "LBRACE", "}": "RBRACE", "[": "LBRACKET", "]": "RBRACKET"}
 # a double holds at least so many digits without becoming infinite
 MAX_PLAIN_DIGITS = 300
+# a number at the start of a line that no comma follows
+_LINE_START_NUMBER = re.compile(r"^[ \t]*([0-9]{1,5})(?=[ \t\r]|$|[\"{}\[\]])", re.MULTILINE)
+# two may be data
+MIN_GUTTER_LINES = 3
 _GOOD_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})')
 
 
@@ -51,6 +55,33 @@ def repaired_tokens(stream: Iterator[Token], text: str, report: Report, limit: i
         meant = _meant(token, text, report)
         if meant is not None:
             yield meant
+
+
+def gutter_numbers(text: str) -> list[tuple[int, int]]:
+    """Offsets of the line numbers a web page printed in its margin: 1, 2, 3 ... at the start of lines."""
+    spans, expected = [], None
+    for match in _LINE_START_NUMBER.finditer(text):
+        number = int(match[1])
+        if expected is None and number not in {0, 1}:
+            continue
+        if expected is None or number == expected:
+            spans.append(match.span(1))
+            expected = number + 1
+    return spans if len(spans) >= MIN_GUTTER_LINES else []
+
+
+def blanked(text: str, spans: list[tuple[int, int]]) -> str:
+    """``text`` with blanks at ``spans``, so that all other offsets stay."""
+    parts, done = [], 0
+    for start, end in spans:
+        parts += [text[done:start], " " * (end - start)]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def gutter_edit(text: str, start: int, end: int) -> Edit:
+    """Remove a line number, and its line when nothing else stands there."""
+    return _whole(start, end, text)
 
 
 def _meant(token: Token, text: str, report: Report) -> Token | None:  # noqa: PLR0911

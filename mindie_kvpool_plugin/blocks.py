@@ -10,10 +10,8 @@ import numpy.typing as npt
 
 BlockIds: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.int64]
-Digest: TypeAlias = bytes
-"""128 bits that name a block's tokens and all tokens before them (``core.block_keys.digest_chain``)."""
-
-DIGEST_BYTES = 16
+Digests: TypeAlias = npt.NDArray[np.uint64]
+"""[n, 2]: 128 bits per block that name its tokens and all before them (``core.block_keys.digest_chain``)."""
 
 
 @dataclass(frozen=True, slots=True)

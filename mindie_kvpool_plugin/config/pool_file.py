@@ -44,12 +44,12 @@ class PoolFile:
     options: KvPoolOptions | None
 
 
-def has_section(path: str) -> bool:
-    """Whether ``path`` is a readable pool file with a ``kv_pool`` section; never raises."""
+def has_section(path: str, *, unreadable: bool) -> bool:
+    """Whether ``path`` is a pool file with a ``kv_pool`` section; ``unreadable`` if that cannot be told."""
     try:
         return SECTION in _load(Path(path))
     except ConfigError:
-        return False
+        return unreadable
 
 
 def read_pool_file(path: str) -> PoolFile:

@@ -1,0 +1,87 @@
+"""Builds the walks from a configuration; the only place that knows all parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mindie_kvpool_plugin.blocks import FreedSequence, Region
+from mindie_kvpool_plugin.config.models import KvPoolOptions
+from mindie_kvpool_plugin.config.pool_file import PoolFile
+from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.reload import Lengths, Reload
+from mindie_kvpool_plugin.core.spill import Replica, Spill
+from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.pools.registry import open_pool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerWalks:
+    """One rank's walks and what they share.
+
+    Attributes:
+        reload, spill: the walks.
+        directory: what the rank's blocks contain.
+        pool: the opened backend.
+        counters: the rank's counts.
+    """
+
+    reload: Reload
+    spill: Spill
+    directory: BlockDirectory
+    pool: PoolBackend
+    counters: Counters
+
+    def close(self) -> None:
+        """Finish or give up what is queued, then close the pool."""
+        self.spill.close()
+        self.pool.close()
+
+
+def build_worker(
+    pool: PoolBackend,
+    options: KvPoolOptions,
+    memory: BlockMemory,
+    regions: list[Region],
+    keys: BlockKeys,
+    replica: Replica,
+    running: Callable[[int], tuple[FreedSequence, Mask] | None],
+    device_idle: Callable[[], bool],
+    agree: Callable[[Lengths], Lengths],
+    async_write: bool,
+) -> WorkerWalks:
+    """Put a worker's walks together around an opened pool.
+
+    Raises:
+        PoolError: the pool refused the memory.
+    """
+    pool.register(regions)
+    counters = Counters()
+    directory = BlockDirectory(memory.num_blocks)
+    reload = Reload(pool, memory, keys, directory, counters, device_idle, agree)
+    spill = Spill(
+        pool,
+        memory,
+        keys,
+        directory,
+        replica,
+        counters,
+        device_idle,
+        running,
+        queue_capacity_blocks=options.queue_capacity_blocks if async_write else 0,
+        fence_timeout_s=options.fence_timeout_s,
+    )
+    return WorkerWalks(reload, spill, directory, pool, counters)
+
+
+def open_worker_pool(backend: str, pool_file: PoolFile) -> PoolBackend:
+    """Open the pool for a worker (see ``pools.registry.open_pool`` for its errors)."""
+    return open_pool(backend, pool_file, "worker")
+
+
+def open_scheduler_pool(backend: str, pool_file: PoolFile) -> PoolBackend:
+    """Open the pool for the scheduler's lookups."""
+    return open_pool(backend, pool_file, "scheduler")

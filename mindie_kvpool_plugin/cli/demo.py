@@ -1,0 +1,193 @@
+"""``mindie-kvpool demo``: the same traffic through a simulated host without and with the pool, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from mindie_kvpool_plugin.errors import KvPoolError
+from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
+from mindie_kvpool_plugin.simulator.block_manager import OutOfBlocksError
+from mindie_kvpool_plugin.simulator.engine import EngineConfig
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape
+from mindie_kvpool_plugin.simulator.run import Comparison, PoolName, Result, RunConfig, compare
+from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, TraceError, TraceRequest, read_trace
+from mindie_kvpool_plugin.simulator.traffic import replay
+
+DEMO_SHAPE = ModelShape()
+DEMO_MLA_SHAPE = ModelShape(num_kv_heads=1, mla=(32, 8))
+BLOCK_TOKENS = 16
+ANSWER_ROOM_TOKENS = 256
+
+COUNTS = {
+    "prompt tokens": "prompt_tokens",
+    "HBM hits (tokens)": "hbm_hit_tokens",
+    "pool hits (tokens)": "pool_hit_tokens",
+    "recomputed tokens": "computed_tokens",
+    "spilled blocks": "spilled_blocks",
+    "spilled bytes": "spilled_bytes",
+    "reloaded blocks": "reloaded_blocks",
+    "reloaded bytes": "reloaded_bytes",
+    "corruptions": "corruptions",
+    "wrong answers": "wrong_answers",
+    "leaked blocks": "leaked_blocks",
+}
+"""Row of the table -> field of a result."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.option("--pool", type=click.Choice(["local_dram", "mooncake"]), default="local_dram", help="Pool backend.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Trace in Mooncake's format; a bundled one if left out.")
+@click.option("--requests", type=click.IntRange(min=1), default=800, help="Requests of the trace to replay.")
+@click.option("--hbm-blocks", type=click.IntRange(min=2), default=160, help="Device blocks of the simulated host.")
+@click.option(
+    "--pool-blocks",
+    type=click.IntRange(min=1),
+    default=4096,
+    help="Blocks the pool can hold; Mooncake takes 16 MiB at least.",
+)
+@click.option("--tp", type=click.Choice(["1", "2", "4"]), default="1", help="Tensor parallel ranks.")
+@click.option("--mla", is_flag=True, help="A model whose ranks all hold the same KV, as DeepSeek's do.")
+@click.option("--async-scheduling", is_flag=True, help="Prepare a batch while the one before runs.")
+@click.option("--async-write", is_flag=True, help="Spill by a thread of its own.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all tokens.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+def command(
+    pool: PoolName,
+    trace: Path | None,
+    requests: int,
+    hbm_blocks: int,
+    pool_blocks: int,
+    tp: str,
+    mla: bool,
+    async_scheduling: bool,
+    async_write: bool,
+    seed: int,
+    json_file: Path | None,
+) -> None:
+    """Replay traffic without and with a KV pool, on a simulated host, and compare.
+
+    Every KV byte the simulated model reads is checked.  Exit status: 0 if both runs were right, 1 after any
+    corruption, wrong answer or leaked block, 2 if the demo cannot run as asked.
+    """
+    with _one_line_errors():
+        recorded = read_trace(trace or BUNDLED_TRACE, requests)
+        config = RunConfig(
+            EngineConfig(
+                shape=DEMO_MLA_SHAPE if mla else DEMO_SHAPE,
+                block_size=BLOCK_TOKENS,
+                hbm_blocks=hbm_blocks,
+                tp=int(tp),
+                async_scheduling=async_scheduling,
+                async_write=async_write,
+                max_seq_len=_longest(recorded) + ANSWER_ROOM_TOKENS,
+            ),
+            lambda: replay(recorded, block_size=BLOCK_TOKENS, seed=seed),
+            pool=pool,
+            pool_blocks=pool_blocks,
+        )
+        comparison = _run(config, len(recorded))
+        if json_file is not None:
+            json_file.write_text(comparison.as_json() + "\n", encoding="utf-8")
+    _report(comparison, pool, Console())
+    sys.exit(0 if comparison.is_correct else 1)
+
+
+def _longest(recorded: list[TraceRequest]) -> int:
+    return max((len(request.hash_ids) + 1) * BLOCK_TOKENS + request.output_length for request in recorded)
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (KvPoolError, TraceError) as error:
+        _refuse(str(error))
+    except OutOfBlocksError as error:
+        _refuse(f"{error}; raise --hbm-blocks")
+    except OSError as error:
+        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _refuse(message: str) -> None:
+    click.echo(f"mindie-kvpool demo: {message}", err=True)
+    sys.exit(2)
+
+
+def _run(config: RunConfig, requests: int) -> Comparison:
+    with _quiet_log(), _progress(2 * requests) as advance:
+        return compare(config, advance)
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Only warnings, unless the user asked for more: the table says the rest."""
+    before = logger.level
+    if LEVEL_VARIABLE not in os.environ:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("requests", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def _report(comparison: Comparison, pool: str, console: Console) -> None:
+    without, with_pool = comparison.without_pool, comparison.with_pool
+    counts = _table(f"{with_pool.requests} requests on a simulated host", pool)
+    for label, field in COUNTS.items():
+        before, after = getattr(without, field), getattr(with_pool, field)
+        counts.add_row(label, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+    console.print(counts)
+    times = _table("Milliseconds in each plugin hook", pool)
+    for hook in sorted(without.hook_seconds.keys() | with_pool.hook_seconds.keys()):
+        times.add_row(hook, *_milliseconds(without.hook_seconds.get(hook), with_pool.hook_seconds.get(hook)))
+    times.add_section()
+    times.add_row("the whole run", *_milliseconds(without.seconds, with_pool.seconds))
+    times.caption = "The simulated model computes in no time: these are the costs of a pool without its gain."
+    console.print(times)
+    console.print(_verdict(without, with_pool), soft_wrap=True, highlight=False)
+
+
+def _table(title: str, pool: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for heading in ("prefix cache only", f"with the pool ({pool})", "difference"):
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _milliseconds(before: float | None, after: float | None) -> tuple[str, str, str]:
+    shown = ["-" if spent is None else f"{spent * 1000:,.1f}" for spent in (before, after)]
+    return shown[0], shown[1], f"{((after or 0.0) - (before or 0.0)) * 1000:+,.1f}"
+
+
+def _verdict(without: Result, with_pool: Result) -> str:
+    saved = without.computed_tokens - with_pool.computed_tokens
+    share = 100 * saved / without.computed_tokens if without.computed_tokens else 0.0
+    if not (without.is_correct and with_pool.is_correct):
+        return "NOT RIGHT: a wrong byte was read, an answer was wrong or a block was lost; see above."
+    return (
+        f"With the pool {saved:,} of {without.computed_tokens:,} tokens need no computing ({share:.1f} %); "
+        "every answer is right."
+    )

@@ -1,0 +1,131 @@
+"""Every name a block has: the host's 64-bit hash, our 128-bit digest, and the keys made of them.
+
+The host's hash is only ever used to ask ("does the pool hold this block?"): it is linear in places
+and collides on purpose in microseconds.  What is loaded is named by the digest, a SHA-256 chain
+over the block's tokens and all before them, under a fingerprint of everything else that shapes the
+bytes.  So a collision of the host's hash costs one recompute and never delivers a wrong block.
+
+Keys: data ``<namespace>/<fingerprint>/<digest>/<shard>``, alias ``<namespace>/<model>/<host hash>``.
+The alias is a tiny object the scheduler asks for; it is written after the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from mindie_kvpool_plugin.blocks import Digests, Tokens
+
+SALT = b"mindie-kvpool digest 1"
+DIGEST_BYTES = 16
+
+_MASK = (1 << 64) - 1
+_GOLDEN_RATIO = 0x9E3779B97F4A7C15  # of the host: prefix_cache_plugin.py hash_combine, math_utils.h
+_NO_HASH = 0  # the host's mark for "no hash"; a seed that becomes it is replaced by 1
+_NO_ADAPTER = 0
+
+
+def host_hash_chain(tokens: Tokens, block_size: int) -> list[int]:
+    """The host's hash of every full block, equal bit for bit to its C++ and Python ones.
+
+    Args:
+        tokens: int64 [any], from token 0, without a LoRA adapter.
+        block_size: tokens per block.
+    """
+    hashes = []
+    previous = _NO_HASH
+    values = tokens.tolist()
+    for start in range(0, len(values) - block_size + 1, block_size):
+        seed = _NO_HASH
+        if previous != _NO_HASH:
+            seed = _combine(seed, previous)
+        for value in values[start : start + block_size]:
+            seed = _combine(seed, value)
+        previous = _combine(seed, _NO_ADAPTER)
+        hashes.append(previous)
+    return hashes
+
+
+def _combine(seed: int, value: int) -> int:
+    seed ^= (value + _GOLDEN_RATIO + (seed << 6) + (seed >> 2)) & _MASK
+    return seed or 1
+
+
+def digest_chain(tokens: Tokens, block_size: int) -> Digests:
+    """The digest of every full block: the first 128 bits of SHA-256(salt, previous digest, tokens).
+
+    Args:
+        tokens: int64 [any], from token 0; hashed as little-endian int64.
+        block_size: tokens per block.
+
+    Returns:
+        uint64 [len(tokens) // block_size, 2], the digest's bytes in order.
+    """
+    num_blocks = len(tokens) // block_size
+    text = memoryview(np.ascontiguousarray(tokens, dtype="<i8").tobytes())
+    block_bytes = block_size * 8
+    digest = bytes(DIGEST_BYTES)
+    chain = bytearray()
+    for at in range(0, num_blocks * block_bytes, block_bytes):
+        state = hashlib.sha256(SALT)
+        state.update(digest)
+        state.update(text[at : at + block_bytes])
+        digest = state.digest()[:DIGEST_BYTES]
+        chain += digest
+    return np.frombuffer(bytes(chain), dtype=np.uint64).reshape(-1, 2)
+
+
+def hex_digests(digests: Digests) -> list[str]:
+    """Each digest as 32 hexadecimal characters."""
+    text = np.ascontiguousarray(digests).tobytes().hex()
+    width = 2 * DIGEST_BYTES
+    return [text[at : at + width] for at in range(0, len(text), width)]
+
+
+def fingerprint(facts: Mapping[str, Any]) -> str:
+    """A name for everything besides tokens that changes a block's bytes: 32 hexadecimal characters.
+
+    Args:
+        facts: JSON values (``host.model_facts`` collects them); the same facts give the same name
+            in every process and version of Python.
+    """
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
+
+
+def alias_keys(namespace: str, model_name: str, host_hashes: Sequence[int | str]) -> list[str]:
+    """The keys a scheduler asks for, one per block."""
+    prefix = f"{namespace}/{quote(model_name, safe='')}/"
+    return [f"{prefix}{value}" for value in host_hashes]
+
+
+class BlockKeys:
+    """The keys one rank uses for its blocks.
+
+    Attributes:
+        block_size: tokens per block.
+    """
+
+    def __init__(self, namespace: str, model_name: str, model_fingerprint: str, shard: str, block_size: int) -> None:
+        self.block_size = block_size
+        self._namespace = namespace
+        self._model_name = model_name
+        self._prefix = f"{namespace}/{model_fingerprint}/"
+        self._suffix = f"/{shard}"
+
+    def data(self, hexes: Sequence[str]) -> list[str]:
+        """The data key of each digest."""
+        return [f"{self._prefix}{text}{self._suffix}" for text in hexes]
+
+    def aliases(self, host_hashes: Sequence[int]) -> list[str]:
+        """The alias key of each host hash."""
+        return alias_keys(self._namespace, self._model_name, host_hashes)
+
+    def groups(self, hexes: Sequence[str]) -> list[str]:
+        """The group each block's alias and shards belong to, so that they are kept and evicted together."""
+        return [f"{self._prefix}{text}" for text in hexes]

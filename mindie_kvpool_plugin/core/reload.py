@@ -1,0 +1,121 @@
+"""The prefill walk: pool hits of new prompts -> device blocks.
+
+The scheduler promised blocks it believes to be in the pool.  What really arrives may be less; then
+the hit is shortened to its longest good prefix, to the same length on every rank, and the host
+computes the rest in the same step.  Nothing that did not arrive whole is ever part of a hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from mindie_kvpool_plugin.blocks import BlockIds, Digests, PoolHit
+from mindie_kvpool_plugin.core import block_keys
+from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.pool_calls import answers
+from mindie_kvpool_plugin.observability.log import RateLimited
+from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.base import PoolBackend
+
+Lengths = npt.NDArray[np.int64]
+
+
+class Reload:
+    """One rank's way back from the pool.  Step thread.
+
+    Args:
+        pool, memory, keys, directory: the parts.
+        counters: where it counts.
+        device_idle: waits until earlier batches have left the device; False when they did not in time.
+        agree: the minimum of each entry over all ranks.
+    """
+
+    def __init__(
+        self,
+        pool: PoolBackend,
+        memory: BlockMemory,
+        keys: BlockKeys,
+        directory: BlockDirectory,
+        counters: Counters,
+        device_idle: Callable[[], bool],
+        agree: Callable[[Lengths], Lengths],
+    ) -> None:
+        self._pool = pool
+        self._memory = memory
+        self._keys = keys
+        self._directory = directory
+        self._counters = counters
+        self._device_idle = device_idle
+        self._agree = agree
+        self._log = RateLimited()
+
+    def load(self, hits: Sequence[PoolHit]) -> Lengths:
+        """Fetch the promised blocks; nobody else reads or writes the destinations.
+
+        Args:
+            hits: the step's pool hits, equal on all ranks.
+
+        Returns:
+            int64 [hits], leading blocks of each prompt that may be used: between ``computed`` and
+            ``promised``, equal on all ranks.
+        """
+        computed = arrived = np.array([hit.computed for hit in hits], dtype=np.int64)
+        promised = np.array([hit.promised for hit in hits], dtype=np.int64)
+        if self._device_idle():
+            arrived = self._fetch(hits)
+        else:
+            self._log.warning(
+                "the batch before did not leave the device in time; %d pool hits are recomputed", len(hits)
+            )
+        agreed: Lengths = np.maximum(self._agree(arrived), computed)
+        self._counters.promised_blocks += int((promised - computed).sum())
+        self._counters.recomputed_blocks += int((promised - agreed).sum())
+        return agreed
+
+    def _fetch(self, hits: Sequence[PoolHit]) -> Lengths:
+        chains = [block_keys.digest_chain(hit.tokens, self._keys.block_size) for hit in hits]
+        spans = [slice(hit.computed, hit.promised) for hit in hits]
+        block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
+        digests = np.concatenate([chain[span] for chain, span in zip(chains, spans, strict=True)])
+        good = self._fill(block_ids, digests)
+        lengths = []
+        at = 0
+        for hit in hits:
+            own = good[at : at + hit.promised - hit.computed]
+            at += len(own)
+            lengths.append(hit.computed + (len(own) if own.all() else int(own.argmin())))
+        return np.array(lengths, dtype=np.int64)
+
+    def _fill(self, block_ids: BlockIds, digests: Digests) -> Mask:
+        """Bring each block to hold its digest's bytes; which ones do."""
+        # two prompts of one step may share a block: it is loaded once, and only if they mean the same
+        _, first, inverse = np.unique(block_ids, return_index=True, return_inverse=True)
+        meant = (digests == digests[first][inverse]).all(axis=1)
+        ids, wanted = block_ids[first], digests[first]
+        held = self._directory.holds(ids, wanted)
+        missing = np.nonzero(~held)[0]
+        if len(missing):
+            held[missing] = self._get(ids[missing], wanted[missing])
+        good: Mask = held[inverse] & meant
+        return good
+
+    def _get(self, block_ids: BlockIds, digests: Digests) -> Mask:
+        keys = self._keys.data(block_keys.hex_digests(digests))
+        arrived = np.zeros(len(keys), dtype=np.bool_)
+        step = self._memory.max_blocks_per_call
+        for at in range(0, len(keys), step):
+            ids = block_ids[at : at + step]
+            with self._memory.write(ids) as buffers:
+                arrived[at : at + step] = answers(len(ids), partial(self._pool.get, keys[at : at + step], buffers))
+        self._directory.fill(block_ids[arrived], digests[arrived], self._pool.put_proof_s)
+        num_arrived = int(arrived.sum())
+        self._counters.reloaded_blocks += num_arrived
+        self._counters.reloaded_bytes += num_arrived * self._memory.block_bytes
+        self._counters.failed_get_blocks += len(keys) - num_arrived
+        return arrived

@@ -1,0 +1,149 @@
+"""The ranks of one model agree on how much of each pool hit may be used: the minimum over all of them.
+
+Tensor-parallel ranks run one batch together, so a block that one of them did not get is a block none
+of them may use.  They agree over a Gloo group of the plugin's own; no default process group is
+needed and none is touched.  Ranks meet through a file on one node, or a TCP store of rank 0 across
+nodes.  Step thread; called only for steps with a pool hit, which every rank sees in the same batch.
+
+A group that failed once is not used again: its ranks no longer know where the others are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.observability.log import logger
+
+Lengths = npt.NDArray[np.int64]
+
+MEETING_TIMEOUT_S = 60.0
+"""Ranks reach this point together, right after the warm-up; a minute covers the slowest of them."""
+
+_rounds: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+
+
+class Alone:
+    """One rank: nothing to agree on."""
+
+    broken = False
+
+    def minimum(self, lengths: Lengths) -> Lengths:
+        """The lengths themselves."""
+        return lengths
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class Agreement:
+    """A Gloo group of the ranks that run one batch together.
+
+    Args:
+        rank, size: this rank's place among them.
+        rendezvous: "auto" or "tcp://host:port" of rank 0.
+        group_name: tells groups on one node apart.
+        timeout_s: bound of one agreement.
+
+    Attributes:
+        broken: an agreement failed; pool hits are no longer used.
+
+    Raises:
+        HostCompatError: the ranks did not meet.
+    """
+
+    def __init__(self, rank: int, size: int, rendezvous: str, group_name: str, timeout_s: float) -> None:
+        self.broken = False
+        place = rendezvous if rendezvous != "auto" else str(_meeting_file(group_name, rank))
+        meeting_timeout = timedelta(seconds=MEETING_TIMEOUT_S)
+        try:
+            store, host = _open_store(place, rank, size, meeting_timeout)
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = meeting_timeout
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+            self._group = dist.ProcessGroupGloo(store, rank, size, options)
+            # until everybody is here nobody starts serving
+            self._group.barrier().wait(meeting_timeout)
+            if rank == 0 and rendezvous == "auto":
+                Path(place).unlink(missing_ok=True)
+        except (RuntimeError, ValueError, OSError) as error:
+            raise HostCompatError(
+                f"rank {rank} of {size} could not meet the other ranks at {place} within {MEETING_TIMEOUT_S:.0f} s: "
+                f"{error}; if the ranks are on several nodes set kv_pool.agreement in the pool file to "
+                '"tcp://<address of rank 0>:<free port>"'
+            ) from error
+        self._timeout = timedelta(seconds=timeout_s)
+        self._reduce = dist.AllreduceOptions()
+        self._reduce.reduceOp = dist.ReduceOp.MIN
+        self._reduce.timeout = self._timeout
+
+    def minimum(self, lengths: Lengths) -> Lengths:
+        """The smallest of every entry over all ranks; zeros when the ranks cannot agree any more."""
+        if self.broken:
+            return np.zeros_like(lengths)
+        agreed = torch.from_numpy(lengths.copy())
+        try:
+            self._group.allreduce([agreed], self._reduce).wait(self._timeout)
+        except RuntimeError as error:
+            self.broken = True
+            logger.error(
+                "ranks could not agree on a pool hit (%s); pool hits are off until the service restarts", error
+            )
+            return np.zeros_like(lengths)
+        result: Lengths = agreed.numpy()
+        return result
+
+
+def _open_store(place: str, rank: int, size: int, timeout: timedelta) -> tuple[Any, str]:
+    if not place.startswith("tcp://"):
+        return dist.FileStore(place, size), "127.0.0.1"
+    host, _, port = place.removeprefix("tcp://").rpartition(":")
+    store = dist.TCPStore(host, int(port), size, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
+    return store, "127.0.0.1" if host in ("127.0.0.1", "localhost") else _own_address(host, int(port))
+
+
+def _own_address(host: str, port: int) -> str:
+    """This machine's address towards ``host``."""
+    import socket  # noqa: PLC0415 - only several nodes need it
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        return str(probe.getsockname()[0])
+
+
+def _meeting_file(group_name: str, rank: int) -> Path:
+    """A path all ranks of one engine compute alike, and no other engine and no earlier start.
+
+    The daemon starts its workers as children, one shared-memory prefix per engine (executor.cpp).
+    Without that argument the ranks are taken to be threads of this process.
+    """
+    if "--shm_name_prefix" in sys.argv[:-1]:
+        pid, engine = os.getppid(), sys.argv[sys.argv.index("--shm_name_prefix") + 1]
+    else:
+        pid, engine = os.getpid(), ""
+    identity = [str(os.getuid()), str(pid), _start_ticks(pid), engine, group_name]
+    # a process may build a rank again (tests, a restarted engine): each time is a meeting of its own
+    identity.append(str(next(_rounds[f"{identity} {rank}"])))
+    name = hashlib.sha256("\n".join(identity).encode()).hexdigest()[:24]
+    return Path(tempfile.gettempdir(), f"mindie-kvpool-{name}")
+
+
+def _start_ticks(pid: int) -> str:
+    """When a process started, so that a reused pid is not taken for it; from /proc/<pid>/stat, field 22."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,182 @@
+"""The places in MindIE-LLM this package hooks, and whether an installed host still has them.
+
+Judged from the host's source files, parsed and never imported: so the answer is there before the
+first hook is set, and all hooks are set or none.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.metadata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST_PACKAGE = "mindie_llm"
+TESTED_VERSIONS = ("3.0.0",)
+"""Versions whose published source this package was run against."""
+
+PLUGINS = "mindie_llm.text_generator.plugins"
+PLUGIN_UTILS = f"{PLUGINS}.plugin_utils"
+PREFIX_CACHE = f"{PLUGINS}.prefix_cache.prefix_cache_plugin"
+GENERATOR_BACKEND = "mindie_llm.text_generator.adapter.generator_backend"
+CONTEXT_STORE = "mindie_llm.text_generator.utils.tg_infer_context_store"
+MEMPOOL = "mindie_llm.text_generator.mempool.base"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Something of the host a hook relies on.
+
+    Attributes:
+        module: dotted name.
+        name: dotted name inside the module.
+        parameters: leading parameters a function must have, by name; None for a plain name.
+        why: what the hook does there, for people.
+    """
+
+    module: str
+    name: str
+    parameters: tuple[str, ...] | None
+    why: str
+
+
+PLACES = (
+    Place(PLUGIN_UTILS, "PLUGIN_WHITE_LIST", None, "kv_pool runs before prefix_cache"),
+    Place(PLUGIN_UTILS, "PLUGIN_FIELDS", None, "the validator's rule for kv_pool"),
+    Place(PLUGIN_UTILS, "PLUGIN_CHECK_FUNC", None, "the validator's rule for kv_pool"),
+    Place(
+        PLUGIN_UTILS,
+        "PluginParameterValidator.__init__",
+        ("self", "speculation_gamma"),
+        "the validator accepts kv_pool",
+    ),
+    Place(f"{PLUGINS}.plugin", "Plugin", None, "KvPoolPlugin counts as a plugin"),
+    Place(
+        PREFIX_CACHE,
+        "PrefixCachePlugin.__init__",
+        ("self", "generator_backend", "kvcache_settings", "infer_context"),
+        "the host's own pool client stands aside",
+    ),
+    Place(GENERATOR_BACKEND, "get_model_wrapper", None, "no graph with events nobody pops"),
+    Place(
+        CONTEXT_STORE,
+        "TGInferContextStore.clear_finished_context",
+        ("self", "sequence_ids", "context_handles"),
+        "free event of finished sequences",
+    ),
+    Place(
+        CONTEXT_STORE,
+        "TGInferContextStore.clear_context_by_seq_ids",
+        ("self", "sequence_ids"),
+        "free event of aborted and preempted sequences",
+    ),
+    Place(CONTEXT_STORE, "TGInferContextStore.reset_all_context", ("self",), "recovery"),
+    Place(CONTEXT_STORE, "TGInferContextStore.get_all_input_ids", ("self", "context_handles"), "a sequence's tokens"),
+    Place(CONTEXT_STORE, "TGInferContextStore.get_seq_lens", ("self", "context_handles"), "a sequence's length"),
+    Place(MEMPOOL, "MemPool.create_pool", ("cls", "backend", "config_path", "role"), "the scheduler's lookups"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What was found of the host.
+
+    Attributes:
+        directory: its package directory; None when it is not installed.
+        version: as its distribution or its package says, or "unknown".
+        problems: (place, what is wrong) for each place that does not fit; empty when all do.
+    """
+
+    directory: Path | None
+    version: str
+    problems: tuple[tuple[Place, str], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every hook can be set."""
+        return self.directory is not None and not self.problems
+
+
+def inspect_host() -> HostReport:
+    """Find the host on ``sys.path`` and judge every place; imports nothing of it."""
+    spec = importlib.machinery.PathFinder.find_spec(HOST_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return HostReport(None, "none", ())
+    directory = Path(next(iter(spec.submodule_search_locations)))
+    trees: dict[str, ast.Module | str] = {}
+    problems = []
+    for place in PLACES:
+        if place.module not in trees:
+            trees[place.module] = _parse(directory, place.module)
+        tree = trees[place.module]
+        problem = tree if isinstance(tree, str) else _judge(tree, place)
+        if problem:
+            problems.append((place, problem))
+    return HostReport(directory, _version(directory), tuple(problems))
+
+
+def _parse(directory: Path, module: str) -> ast.Module | str:
+    path = directory.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"cannot read its source: {error}"
+
+
+def _judge(tree: ast.Module, place: Place) -> str | None:
+    outer, _, inner = place.name.partition(".")
+    body: Sequence[ast.stmt] = tree.body
+    if inner:
+        classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == outer]
+        if not classes:
+            return f"class {outer} is missing"
+        body = classes[-1].body
+    wanted = inner or outer
+    if place.parameters is None:
+        return None if wanted in _names(body) else f"{wanted} is missing"
+    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == wanted]
+    if not functions:
+        return f"{place.name} is missing"
+    arguments = functions[-1].args
+    found = tuple(argument.arg for argument in [*arguments.posonlyargs, *arguments.args])
+    if found[: len(place.parameters)] != place.parameters:
+        return f"{place.name} takes ({', '.join(found)}), expected ({', '.join(place.parameters)}, ...)"
+    return None
+
+
+def _names(body: Sequence[ast.stmt]) -> set[str]:
+    """Names a module's top level binds."""
+
+    def bound() -> Iterator[str]:
+        for node in body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+                yield node.name
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from (alias.asname or alias.name for alias in node.names)
+            elif isinstance(node, ast.Assign):
+                yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
+
+    return set(bound())
+
+
+def _version(directory: Path) -> str:
+    for name in ("mindie-llm", "mindie_llm"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    init = _parse(directory, HOST_PACKAGE + ".__init__")
+    if isinstance(init, ast.Module):
+        for node in init.body:
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and node.targets[0].id == "__version__"
+                and isinstance(node.value, ast.Constant)
+            ):
+                return str(node.value.value)
+    return "unknown"

@@ -1,0 +1,55 @@
+"""Which batch is still on the device, under asynchronous scheduling.
+
+The host prepares batch k+1 while batch k runs.  A sequence that ended in batch k-1 is still part of
+batch k and writes one more position into blocks the scheduler may already have given to batch k+1.
+So a reload for batch k+1 must not begin before batch k has left the device.
+
+Step thread: ``launch``, ``wait``.  Forward thread: ``meet`` when it starts sampling a batch, ``land``
+once that batch's tokens are known, which is after its last write.  With tokens that stay on the
+device ``land`` carries an event.  A batch the host gave up on never lands; the next one stands for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class InFlight:
+    """Tickets of launched and landed batches."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._launched = 0
+        self._landed = 0
+        self._event: Any | None = None
+        self._tickets: dict[int, int] = {}  # id of a batch's metadata -> ticket
+        self._current = 0  # ticket of the batch on the forward thread
+
+    def launch(self, batch: object) -> None:
+        """The step thread is done preparing ``batch``."""
+        with self._changed:
+            self._launched += 1
+            self._tickets[id(batch)] = self._launched
+
+    def meet(self, batch: object) -> None:
+        """The forward thread works on ``batch`` now."""
+        with self._changed:
+            self._current = self._tickets.pop(id(batch), self._current)
+            self._tickets = {key: ticket for key, ticket in self._tickets.items() if ticket > self._current}
+
+    def land(self, event: Any | None) -> None:
+        """The batch on the forward thread has written everything, or will have when ``event`` is reached."""
+        with self._changed:
+            self._landed = max(self._landed, self._current)
+            self._event = event
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until every launched batch has left the device; False when they did not in time."""
+        with self._changed:
+            landed = self._changed.wait_for(lambda: self._landed >= self._launched, timeout_s)
+            event = self._event
+        if landed and event is not None:
+            event.synchronize()
+        return landed

@@ -1,0 +1,190 @@
+"""The hooks: one small function per host name we touch, run right after its module was imported.
+
+``attach`` registers all of them or, when the installed host does not have every place they rely on
+(``host.compat``), none.  Nothing of the host is replaced: lists are extended in place, functions are
+wrapped.  The last hook is a log line; it names the host's version and what was hooked, or why not.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+import wrapt
+
+from mindie_kvpool_plugin import __version__
+from mindie_kvpool_plugin.config.pool_file import has_section, read_pool_file
+from mindie_kvpool_plugin.host import compat, free_events
+from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
+from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
+from mindie_kvpool_plugin.observability.log import logger
+
+PREFIX_CACHE = "prefix_cache"
+
+Wrapped = Callable[..., Any]
+Args = tuple[Any, ...]
+Kwargs = Mapping[str, Any]
+
+_attached = False
+
+
+def attach(disabled: bool) -> None:
+    """Set every hook, or none and say why; a second call does nothing."""
+    global _attached  # noqa: PLW0603 - hooks belong to the interpreter
+    if _attached:
+        return
+    if disabled:
+        logger.info("%s stays out of MindIE-LLM: %s=1", __version__, DISABLE_VARIABLE)
+        return
+    report = compat.inspect_host()
+    if report.directory is None:
+        return  # something else is about to fail to import the host
+    if not report.fits:
+        reasons = "; ".join(f"{place.module}: {problem}" for place, problem in report.problems)
+        logger.warning(
+            "%s stays out of MindIE-LLM %s, which is left as it is: %s", __version__, report.version, reasons
+        )
+        return
+    _attached = True
+    for module, hook in HOOKS.items():
+        wrapt.register_post_import_hook(hook, module)
+    logger.info(
+        "%s waits in MindIE-LLM %s (tested with %s): plugin_type kv_pool, free events, scheduler lookups",
+        __version__,
+        report.version,
+        ", ".join(compat.TESTED_VERSIONS),
+    )
+
+
+def serve_plugin_module(plugins: types.ModuleType) -> None:
+    """Make ``plugins.kv_pool.kv_pool_plugin`` importable; the plugin manager imports by name."""
+    package_name = f"{plugins.__name__}.{PLUGIN_NAME}"
+    package = types.ModuleType(package_name, "Served by mindie-kvpool-plugin.")
+    package.__path__ = []
+    package.__spec__ = ModuleSpec(package_name, None, is_package=True)
+    module_name = f"{package_name}.{PLUGIN_NAME}_plugin"
+    module = types.ModuleType(module_name, "Served by mindie-kvpool-plugin.")
+    module.__spec__ = ModuleSpec(module_name, None)
+    # torch and the pool are loaded when the class is asked for, not when the host is imported
+    module.__getattr__ = _plugin_attribute  # type: ignore[method-assign]
+    sys.modules[package_name] = package
+    sys.modules[module_name] = module
+    setattr(package, f"{PLUGIN_NAME}_plugin", module)
+    setattr(plugins, PLUGIN_NAME, package)
+
+
+def _plugin_attribute(name: str) -> Any:
+    if name != "KvPoolPlugin":
+        raise AttributeError(name)
+    from mindie_llm.text_generator.plugins.plugin import Plugin  # noqa: PLC0415 - only inside the host
+
+    from mindie_kvpool_plugin.host.plugin import KvPoolPlugin  # noqa: PLC0415 - imports torch
+
+    Plugin.register(KvPoolPlugin)
+    return KvPoolPlugin
+
+
+def know_plugin_name(plugin_utils: types.ModuleType) -> None:
+    """``kv_pool`` joins the white list before ``prefix_cache`` (its order is the call order) and gets a rule."""
+    names = plugin_utils.PLUGIN_WHITE_LIST
+    if PLUGIN_NAME not in names:
+        names.insert(names.index(PREFIX_CACHE) if PREFIX_CACHE in names else len(names), PLUGIN_NAME)
+    rule = {plugin_utils.PLUGIN_FIELDS: set(), plugin_utils.PLUGIN_CHECK_FUNC: lambda data: True}
+
+    def add_rule(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> None:
+        wrapped(*args, **kwargs)
+        instance.rules.setdefault(PLUGIN_NAME, rule)
+
+    wrapt.wrap_function_wrapper(plugin_utils, "PluginParameterValidator.__init__", add_rule)
+
+
+def let_native_pool_stand_aside(prefix_cache_plugin: types.ModuleType) -> None:
+    """While ``PrefixCachePlugin`` is built beside kv_pool it sees no pool: one writer, no double put."""
+
+    def build_without_pool(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> None:
+        del instance
+        backend = args[0] if args else kwargs["generator_backend"]
+        configured = backend.kv_pool_backend, backend.kv_pool_config_path
+        if why_off(plugin_words(kwargs.get("plugin_type")), *configured) is not None:
+            wrapped(*args, **kwargs)
+            return
+        backend.kv_pool_backend = backend.kv_pool_config_path = ""
+        try:
+            wrapped(*args, **kwargs)
+        finally:
+            backend.kv_pool_backend, backend.kv_pool_config_path = configured
+
+    wrapt.wrap_function_wrapper(prefix_cache_plugin, "PrefixCachePlugin.__init__", build_without_pool)
+
+
+def build_plain_graph(generator_backend: types.ModuleType) -> None:
+    """Beside kv_pool the model is built without the host's pool events, which nobody would pop."""
+
+    def without_events(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        del instance
+        config = args[0] if args else kwargs["model_config"]
+        kind = config.get("mempool_type")
+        words = words_of_params(config.get("plugin_params"))
+        if kind is not None and not why_off(
+            words, config.get("kv_pool_backend") or "", config.get("kv_pool_config_path") or ""
+        ):
+            config["mempool_type"] = type(kind)(0)  # MemPoolType.DISABLED
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(generator_backend, "get_model_wrapper", without_events)
+
+
+def announce_freed_sequences(context_store: types.ModuleType) -> None:
+    """Tell the plugin that subscribed to a context store which sequences it is about to forget."""
+
+    def tell_finished(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = free_events.subscriber(instance)
+        if plugin is not None:
+            plugin.sequences_finished(args[0] if args else kwargs["sequence_ids"])
+        return wrapped(*args, **kwargs)
+
+    def tell_dropped(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = free_events.subscriber(instance)
+        if plugin is not None:
+            plugin.sequences_dropped(args[0] if args else kwargs["sequence_ids"])
+        return wrapped(*args, **kwargs)
+
+    def tell_reset(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = free_events.subscriber(instance)
+        if plugin is not None:
+            plugin.contexts_reset()
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.clear_finished_context", tell_finished)
+    wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.clear_context_by_seq_ids", tell_dropped)
+    wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.reset_all_context", tell_reset)
+
+
+def answer_scheduler(mempool: types.ModuleType) -> None:
+    """A scheduler whose pool file has a ``kv_pool`` section gets our lookups; everybody else the host's pool."""
+
+    def create_pool(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        del instance
+        named = {**dict(zip(("backend", "config_path", "role"), args, strict=False)), **kwargs}
+        path = named.get("config_path") or ""
+        if named.get("role", "scheduler") != "scheduler" or not path or not has_section(path, unreadable=False):
+            return wrapped(*args, **kwargs)
+        from mindie_kvpool_plugin.host.scheduler_lookup import build_lookup  # noqa: PLC0415 - numpy, only if asked
+
+        return build_lookup(named["backend"], read_pool_file(path))
+
+    wrapt.wrap_function_wrapper(mempool, "MemPool.create_pool", create_pool)
+
+
+HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
+    compat.PLUGINS: serve_plugin_module,
+    compat.PLUGIN_UTILS: know_plugin_name,
+    compat.PREFIX_CACHE: let_native_pool_stand_aside,
+    compat.GENERATOR_BACKEND: build_plain_graph,
+    compat.CONTEXT_STORE: announce_freed_sequences,
+    compat.MEMPOOL: answer_scheduler,
+}
+"""Host module -> what is done right after it was imported."""

@@ -1,0 +1,209 @@
+"""KvPoolPlugin: the host's plugin calls, in the order the host makes them.
+
+Worker process.  ``model_inputs_update``, ``plugin_cache_update``, ``plugin_cache_clear`` and the free
+events run on the step thread; under asynchronous scheduling ``sample_preprocess`` and ``plugin_verify``
+run on the forward thread.  Each method translates and delegates; none decides, and none raises: what
+goes wrong costs a recompute.  The host builds this class twice, the first time for warm-up without a
+pool: that one does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from mindie_kvpool_plugin.blocks import PoolHit
+from mindie_kvpool_plugin.host import step_view
+from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
+from mindie_kvpool_plugin.host.free_events import subscribe
+from mindie_kvpool_plugin.host.worker import Worker, build_worker
+from mindie_kvpool_plugin.observability.log import RateLimited, logger
+from mindie_kvpool_plugin.observability.metrics import Counters
+
+
+class KvPoolPlugin:
+    """Named by the host's rule: plugin ``kv_pool`` -> class ``KvPoolPlugin``.
+
+    Args:
+        generator_backend, kvcache_settings, infer_context, plugin_data_param: the host's objects.
+        kwargs: the parsed ``plugin_params`` and the host's additions.
+
+    Raises:
+        ConfigError, PoolError, HostCompatError: the pool is on and cannot work; the worker does not start.
+    """
+
+    def __init__(
+        self, generator_backend: Any, kvcache_settings: Any, infer_context: Any, plugin_data_param: Any, **kwargs: Any
+    ) -> None:
+        del plugin_data_param
+        self.infer_context = infer_context
+        self.counters = Counters()
+        self._worker: Worker | None = None
+        self._log = RateLimited()
+        self._hits_are_settled = False  # the ranks agreed on this step's hits; from then on they stand
+        # the warm-up instance sees the backend's name blanked and a throw-away cache
+        is_warm_up = not generator_backend.kv_pool_backend or kvcache_settings.num_npu_blocks == 1
+        reason = why_off(
+            plugin_words(kwargs.get("plugin_type")),
+            generator_backend.kv_pool_backend,
+            generator_backend.kv_pool_config_path,
+        )
+        if reason is not None:
+            level = logger.debug if is_warm_up else logger.warning
+            level("the pool is off: %s", reason)
+            return
+        if is_warm_up:
+            return
+        self._worker = build_worker(generator_backend, kvcache_settings, infer_context, kwargs)
+        self.counters = self._worker.walks.counters
+        subscribe(self)
+
+    # -- the host's plugin interface, in call order ----------------------------------------------------
+
+    def model_inputs_update(
+        self,
+        model_inputs: Any,
+        input_metadata: Any,
+        sampling_metadata: Any,
+        cache_ids: Any,
+        input_len_mask: Any,
+        **kwargs: Any,
+    ) -> tuple[Any, Any]:
+        """Before a batch runs: guard what it overwrites, load its pool hits, note its block tables."""
+        del sampling_metadata
+        worker = self._worker
+        if worker is not None and not step_view.writes_nothing(input_metadata):
+            self._hits_are_settled = False
+            try:
+                if input_metadata.is_prefill:
+                    self._prefill(worker, model_inputs, input_metadata, cache_ids)
+                else:
+                    self._decode(worker, input_metadata, cache_ids)
+            except Exception:  # noqa: BLE001 - the engine must live
+                self._stumbled(worker, "preparing a batch")
+                if input_metadata.is_prefill and not self._hits_are_settled:
+                    step_view.drop_pool_hits(input_metadata)
+            if "hit_mask" in kwargs:  # only given under asynchronous scheduling
+                worker.in_flight.launch(input_metadata)
+        return model_inputs, input_len_mask
+
+    def sample_preprocess(self, logits: Any, result: Any, sampling_metadata: Any, input_metadata: Any) -> Any:
+        """The batch was launched; note which one it is."""
+        del result, sampling_metadata
+        if self._worker is not None:
+            self._worker.in_flight.meet(input_metadata)
+        return logits
+
+    def plugin_verify(self, sampling_output: Any, cache_ids: Any, result: Any) -> None:
+        """The batch's tokens are on the host, so everything it wrote is in the cache."""
+        del sampling_output, cache_ids, result
+        if self._worker is not None:
+            self._worker.in_flight.land(None)
+
+    def plugin_verify_exp(self, sampling_output: Any, cache_ids: Any, result: Any) -> None:
+        """The batch's tokens are still on the device; an event tells when it is done."""
+        del sampling_output, cache_ids, result
+        if self._worker is not None:
+            self._worker.in_flight.land(self._worker.record_event())
+
+    def plugin_cache_update(
+        self, cache_ids: Any, sampling_output: Any, la_cache_input: Any, is_prefill: bool = False
+    ) -> None:
+        """Nothing: sequences are read when they are freed."""
+
+    def plugin_cache_clear(self, cache_ids: Any, finish_reason: Any) -> None:
+        """Nothing: the free event comes earlier, while tokens and lengths can still be read."""
+
+    # -- free events, before the host forgets the sequences (host.free_events) --------------------------
+
+    def sequences_finished(self, sequence_ids: Iterable[int]) -> None:
+        """The last token of these sequences was sampled, so the device is done with their full blocks."""
+        self._sequences_freed(sequence_ids, is_computed=lambda: True)
+
+    def sequences_dropped(self, sequence_ids: Iterable[int]) -> None:
+        """These sequences were aborted or preempted, perhaps while a batch still computes their blocks."""
+        worker = self._worker
+        if worker is not None:
+            self._sequences_freed(sequence_ids, is_computed=worker.device_idle)
+
+    def _sequences_freed(self, sequence_ids: Iterable[int], is_computed: Callable[[], bool]) -> None:
+        worker = self._worker
+        if worker is None:
+            return
+        try:
+            for sequence_id in np.asarray(sequence_ids).tolist():
+                found = worker.sequences.look(sequence_id)
+                worker.sequences.leave(sequence_id)
+                if found is not None and is_computed():
+                    worker.walks.spill.freed(*found)
+        except Exception:  # noqa: BLE001 - the engine must live
+            self._stumbled(worker, "spilling what a sequence left")
+
+    def contexts_reset(self) -> None:
+        """The host forgot all sequences (recovery): what the blocks contain is not known any more."""
+        if self._worker is not None:
+            self._worker.reset()
+
+    # -- for tests and the simulator ---------------------------------------------------------------------
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when the plugin's own records contradict each other."""
+        if self._worker is not None:
+            self._worker.walks.spill.check_integrity()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until every queued spill is done; False when the time ran out."""
+        return self._worker is None or self._worker.walks.spill.drain(timeout_s)
+
+    def close(self) -> None:
+        """Finish or give up queued spills and close the pool; the host itself never calls this."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    # -- the walks' first steps ---------------------------------------------------------------------------
+
+    def _prefill(self, worker: Worker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
+        spill, size = worker.walks.spill, worker.block_size
+        prompts = step_view.prefills(metadata, cache_ids, worker.dp_rank)
+        tables = metadata.batch_block_tables
+        blocks = [
+            worker.sequences.enter(p.sequence_id, p.handle, tables, p.row, poolable=not p.has_adapter) for p in prompts
+        ]
+        starts = [p.first_written_block(p.computed, size) for p in prompts]
+        for prompt, block_ids, start in zip(prompts, blocks, starts, strict=True):
+            spill.before_write(prompt.sequence_id, block_ids[start:])
+        lengths = np.array([p.computed for p in prompts], dtype=np.int64)
+        hits = [
+            (index, PoolHit(p.row, p.tokens, block_ids, p.computed, p.promised))
+            for index, (p, block_ids) in enumerate(zip(prompts, blocks, strict=True))
+            if p.promised > p.computed and not p.has_adapter
+        ]
+        if hits:
+            lengths[[index for index, _ in hits]] = worker.walks.reload.load([hit for _, hit in hits])
+        self._hits_are_settled = True
+        step_view.lower_hits(metadata, model_inputs, [p.row for p in prompts], lengths, size, worker.dp_rank)
+        for prompt, block_ids, length in zip(prompts, blocks, lengths.tolist(), strict=True):
+            worker.walks.directory.rewrite(prompt.sequence_id, block_ids[prompt.first_written_block(length, size) :])
+
+    def _decode(self, worker: Worker, metadata: Any, cache_ids: Any) -> None:
+        spill, directory = worker.walks.spill, worker.walks.directory
+        rows = step_view.decode_rows(metadata, worker.dp_rank)
+        if not len(rows):
+            return
+        sequence_ids = metadata.all_sequence_ids[rows]
+        current, new = worker.sequences.advance(sequence_ids, cache_ids[rows], metadata.batch_block_tables[rows])
+        spill.wait(current)
+        if worker.is_async:
+            directory.extend(sequence_ids, current)
+        for sequence_id, block_ids in new:
+            spill.before_write(sequence_id, block_ids)
+            directory.rewrite(sequence_id, block_ids)
+
+    def _stumbled(self, worker: Worker, doing: str) -> None:
+        self.counters.hook_errors += 1
+        worker.walks.spill.stop_reading()
+        worker.walks.directory.forget()
+        self._log.warning(f"something unexpected while {doing}; the host recomputes", exc_info=True)

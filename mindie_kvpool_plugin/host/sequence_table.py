@@ -1,0 +1,165 @@
+"""Which blocks each running sequence has, recorded from the batches as they pass.
+
+The host frees a sequence by its id or context handle only; its block table is in the batches.  So
+every batch leaves a note per context handle: which sequence it is, the blocks it was given when they
+first appeared, and where its latest block table is.  Tokens and lengths are read from the host's
+context store at the moment of the free event, when they are still there.
+
+Step thread.  Per batch the cost is a few array operations over the batch, not over its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence
+
+Handles = npt.NDArray[np.int32]
+SequenceIds = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+NO_SEQUENCE = -1
+
+
+class SequenceTable:
+    """Notes about running sequences, by context handle.
+
+    Args:
+        infer_context: the host's context store (``get_seq_lens``, ``get_all_input_ids``).
+        block_size: tokens per block.
+    """
+
+    def __init__(self, infer_context: Any, block_size: int) -> None:
+        self._context = infer_context
+        self._block_size = block_size
+        self._handle_of: dict[int, int] = {}
+        self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
+        self._num_blocks = np.zeros(0, dtype=np.int64)
+        self._poolable = np.zeros(0, dtype=np.bool_)
+        self._given = np.zeros((0, 1), dtype=np.int32)
+        self._latest: npt.NDArray[np.object_] = np.full(0, None, dtype=object)
+        self._latest_row = np.zeros(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._handle_of)
+
+    def enter(self, sequence_id: int, handle: int, table: npt.NDArray[np.int32], row: int, poolable: bool) -> BlockIds:
+        """A sequence starts (or restarts) with this row of a prefill batch's block table.
+
+        Args:
+            sequence_id: the host's id.
+            handle: its place in the host's context store.
+            table: int32 [batch, blocks], -1 where there is none.
+            row: the sequence's row.
+            poolable: its blocks may go to the pool.
+
+        Returns:
+            int64 [blocks], its device blocks.
+        """
+        self._grow(handle + 1, table.shape[1])
+        stale = int(self._sequence_ids[handle])
+        if stale not in (NO_SEQUENCE, sequence_id):
+            # the host reused the handle without a free event, as after a recovery
+            self._handle_of.pop(stale, None)
+        blocks = table[row][table[row] >= 0]
+        self._handle_of[sequence_id] = handle
+        self._sequence_ids[handle] = sequence_id
+        self._num_blocks[handle] = len(blocks)
+        self._poolable[handle] = poolable
+        self._given[handle, : len(blocks)] = blocks
+        self._latest[handle] = table
+        self._latest_row[handle] = row
+        given: BlockIds = blocks.astype(np.int64)
+        return given
+
+    def advance(
+        self, sequence_ids: SequenceIds, handles: Handles, table: npt.NDArray[np.int32]
+    ) -> tuple[BlockIds, list[tuple[int, BlockIds]]]:
+        """A decode batch passes.
+
+        Args:
+            sequence_ids: int64 [batch].
+            handles: int32 [batch], distinct.
+            table: int32 [batch, blocks], -1 where there is none.
+
+        Returns:
+            int64 [batch], the block each sequence had last before this batch (the one it writes unless
+            it got a new one), and (sequence id, new blocks) of those that got new ones.
+        """
+        self._grow(int(handles.max()) + 1, table.shape[1])
+        strangers = self._sequence_ids[handles] != sequence_ids
+        for row in np.nonzero(strangers)[0].tolist():
+            # never prefilled here, e.g. a beam: guard its blocks, keep them out of the pool
+            self.enter(int(sequence_ids[row]), int(handles[row]), table, row, poolable=False)
+        rows = np.arange(len(handles))
+        before = self._num_blocks[handles]
+        current = table[rows, np.maximum(before - 1, 0)].astype(np.int64)
+        column = np.minimum(before, table.shape[1] - 1)
+        grown = (before < table.shape[1]) & (table[rows, column] >= 0)
+        new = []
+        for row in np.nonzero(grown)[0].tolist():
+            handle, first = int(handles[row]), int(before[row])
+            blocks = table[row, first:][table[row, first:] >= 0]
+            self._given[handle, first : first + len(blocks)] = blocks
+            self._num_blocks[handle] = first + len(blocks)
+            new.append((int(sequence_ids[row]), blocks.astype(np.int64)))
+        for row in np.nonzero(strangers)[0].tolist():
+            new.append((int(sequence_ids[row]), current[row : row + 1]))
+        self._latest[handles] = _boxed(table)
+        self._latest_row[handles] = rows
+        return current, new
+
+    def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
+        """What the sequence would leave behind now, and which blocks are still those it was given.
+
+        The last token's KV is not in the cache yet, so of n tokens n - 1 count.  None for a sequence
+        that is unknown, must not be pooled, or has no full block.
+        """
+        handle = self._handle_of.get(sequence_id)
+        if handle is None or not self._poolable[handle]:
+            return None
+        length = int(self._context.get_seq_lens(handle))
+        table = self._latest[handle][self._latest_row[handle]]
+        num_full = min(max(length - 1, 0) // self._block_size, int(self._num_blocks[handle]), len(table))
+        if num_full == 0:
+            return None
+        tokens = np.asarray(self._context.get_all_input_ids(handle))[: num_full * self._block_size]
+        block_ids = table[:num_full].astype(np.int64)
+        given: Mask = self._given[handle, :num_full] == table[:num_full]
+        return FreedSequence(sequence_id, tokens.astype(np.int64), block_ids), given
+
+    def leave(self, sequence_id: int) -> None:
+        """The host forgets the sequence."""
+        handle = self._handle_of.pop(sequence_id, None)
+        if handle is not None:
+            self._sequence_ids[handle] = NO_SEQUENCE
+            self._latest[handle] = None
+
+    def sequences(self) -> Sequence[int]:
+        """Ids of the sequences it knows."""
+        return list(self._handle_of)
+
+    def _grow(self, handles: int, blocks: int) -> None:
+        """Make room; both dimensions are bounded by the host's own context store."""
+        have_handles, have_blocks = self._given.shape
+        if handles <= have_handles and blocks <= have_blocks:
+            return
+        more = max(0, max(handles, 2 * have_handles if handles > have_handles else 0) - have_handles)
+        wider = max(0, max(blocks, 2 * have_blocks if blocks > have_blocks else 0) - have_blocks)
+        self._given = np.pad(self._given, ((0, more), (0, wider)), constant_values=-1)
+        self._sequence_ids = np.pad(self._sequence_ids, (0, more), constant_values=NO_SEQUENCE)
+        self._num_blocks = np.pad(self._num_blocks, (0, more))
+        self._poolable = np.pad(self._poolable, (0, more))
+        self._latest = np.concatenate([self._latest, np.full(more, None, dtype=object)])
+        self._latest_row = np.pad(self._latest_row, (0, more))
+
+
+def _boxed(table: npt.NDArray[np.int32]) -> npt.NDArray[np.object_]:
+    """The table as one object, so that numpy stores the reference and not its elements."""
+    box = np.empty(1, dtype=object)
+    box[0] = table
+    return box

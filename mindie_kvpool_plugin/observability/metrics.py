@@ -1,0 +1,52 @@
+"""Everything that is counted, by name."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Counters:
+    """One rank's counts since start.
+
+    The step thread and the thread that runs spills each change their own fields, so no lock is needed.
+
+    Attributes:
+        freed_blocks: full blocks that sequences left behind.
+        spilled_blocks: blocks put into the pool by this rank.
+        spilled_bytes: their bytes.
+        renewed_blocks: blocks spilled or reloaded before and offered again, in case the pool lost them.
+        kept_blocks: freed blocks not offered because the pool is known to have them.
+        unclaimed_blocks: freed blocks whose content is not certain, so not offered.
+        dropped_blocks: blocks not spilled because the queue was full.
+        withdrawn_blocks: spills given up because a step needed the block sooner.
+        failed_put_blocks: puts the pool refused.
+        promised_blocks: pool hits the scheduler counted on.
+        reloaded_blocks: pool hits that arrived.
+        reloaded_bytes: their bytes.
+        failed_get_blocks: gets that did not deliver.
+        recomputed_blocks: promised blocks that were given back to the host to compute.
+        fence_waits: steps that waited for a spill.
+        hook_errors: host calls in which something unexpected was caught.
+    """
+
+    freed_blocks: int = 0
+    spilled_blocks: int = 0
+    spilled_bytes: int = 0
+    renewed_blocks: int = 0
+    kept_blocks: int = 0
+    unclaimed_blocks: int = 0
+    dropped_blocks: int = 0
+    withdrawn_blocks: int = 0
+    failed_put_blocks: int = 0
+    promised_blocks: int = 0
+    reloaded_blocks: int = 0
+    reloaded_bytes: int = 0
+    failed_get_blocks: int = 0
+    recomputed_blocks: int = 0
+    fence_waits: int = 0
+    hook_errors: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        """All counts by name."""
+        return asdict(self)

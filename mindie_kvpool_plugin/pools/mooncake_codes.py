@@ -1,0 +1,55 @@
+"""What Mooncake's negative result codes say, and the codes we add for calls that never got an answer."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NO_SPACE: Final = -200
+NOT_FOUND: Final = -704
+TRANSFER_FAILED: Final = -800
+RPC_FAILED: Final = -900
+RPC_TIMEOUT: Final = -901
+
+# ours, far outside Mooncake's range: one code per key also for a call that gave none
+NOT_OPEN: Final = -1_000_001
+NO_TURN: Final = -1_000_002
+RAISED: Final = -1_000_003
+WRONG_LENGTH: Final = -1_000_004
+GIVEN_UP: Final = -1_000_005
+
+EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN})
+"""Codes that a healthy pool gives: evicted since the lookup, full, closed.  Not worth a warning."""
+
+_MEANING: Final = {
+    -1: "internal error",
+    NO_SPACE: "no space, or everything is leased",
+    -600: "refused arguments",
+    -601: "not the writer of this key",
+    -702: "no usable replica",
+    -703: "still being written",
+    NOT_FOUND: "not in the pool",
+    -705: "exists",
+    -706: "leased",
+    -707: "lease ran out during the transfer",
+    TRANSFER_FAILED: "transfer failed",
+    -801: "checksum mismatch",
+    RPC_FAILED: "the master does not answer",
+    RPC_TIMEOUT: "the master answers too late",
+    -1700: "tenant quota exceeded",
+    -1701: "tenant not registered",
+    NOT_OPEN: "pool not open",
+    NO_TURN: "no turn at the slice gate in time",
+    RAISED: "the client library raised",
+    WRONG_LENGTH: "a result list of the wrong length",
+    GIVEN_UP: "given up with the call",
+}
+
+
+def meaning(code: int) -> str:
+    """The code with its meaning, for a log line or an error."""
+    if code >= 0:
+        return f"{code} (size differs from what was asked for)"
+    known = _MEANING.get(code)
+    if known is None:
+        return str(code)
+    return known if code <= NOT_OPEN else f"{code} ({known})"

@@ -1,0 +1,296 @@
+"""One rank's device: the KV cache, and a model that checks every byte it attends to.
+
+``forward`` is called by the worker's inference thread, or by ``async_forward``.  Asynchronous, it
+returns at launch, as a real device does, and the device thread does the work later, in order and
+as late as it can: when the next batch's inputs are ready, or ``hold_s`` after the launch for a
+host that waits for this batch first.  So a host-side write that did not wait is overtaken by the
+batch in flight, and the damage shows every time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape, model_info, parallel_mapping
+from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Step, Words, scramble
+
+HOLD_S = 0.002
+"""Default delay before the device starts a batch nobody released: long beside a host-side copy, short beside a test."""
+ANNOUNCEMENT_TIMEOUT_S = 60
+"""The scheduler announces a step before the workers hear of it, so waiting at all is a mistake of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One tensor of one layer, as 64-bit words [slots, words], and what turns a key into its words."""
+
+    words: Words
+    factor: Words
+    offset: Words
+
+    def content(self, keys: Words) -> Words:
+        wanted: Words = keys[:, None] * self.factor + self.offset
+        return wanted
+
+
+@dataclass(slots=True)
+class _Job:
+    """A launched batch: copies of its inputs, and where its logits go."""
+
+    number: int
+    step: Step
+    lengths: Ints
+    counts: Ints
+    input_ids: Ints
+    position_ids: Ints
+    slots: Ints
+    tables: Ints
+    cells: list[_Cell]
+    logits: torch.Tensor
+
+
+class Device:
+    """The simulated device of one rank.
+
+    Attributes:
+        steps: announced steps, taken by ``forward`` in order.
+        mapping: parallel groups, as the host's model wrapper has them.
+        model_info: sizes of the KV cache, likewise.
+        computed_tokens: tokens computed in prefills, by this rank.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        oracle: Oracle,
+        *,
+        block_size: int,
+        rank: int = 0,
+        tp: int = 1,
+        asynchronous: bool = False,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self.steps: SimpleQueue[Step] = SimpleQueue()
+        self.computed_tokens = 0
+        self.mapping = parallel_mapping(rank, tp)
+        self.model_info = model_info(shape, tp)
+        self.model_config = SimpleNamespace(vocab_size=shape.vocab_size, eos_token_id=EOS_TOKEN, pad_token_id=0)
+        self.soc_info = SimpleNamespace(need_nz=False, is_300i=lambda: False)
+        self._shape, self._oracle = shape, oracle
+        self._block_size, self._rank, self._tp = block_size, rank, tp
+        self._asynchronous, self._hold_s = asynchronous, hold_s
+        self._cells: tuple[int, list[_Cell]] = (0, [])
+        self._jobs: deque[_Job] = deque()
+        self._launched = self._finished = self._prepared = 0
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._changed = threading.Condition()
+        if asynchronous:
+            self._thread = threading.Thread(target=self._work, name=f"device-{rank}", daemon=True)
+            self._thread.start()
+
+    def allocate_cache(self, num_blocks: int) -> list[tuple[torch.Tensor, ...]]:
+        """Fresh cache tensors [blocks, block size, heads, head size], a tuple per layer."""
+        return [
+            tuple(
+                torch.zeros((num_blocks, self._block_size, heads, size), dtype=dtype)
+                for heads, size, dtype in self._shape.segments(layer, self._tp)
+            )
+            for layer in range(self._shape.num_layers)
+        ]
+
+    def forward(self, model_inputs: Any, npu_cache: list[tuple[torch.Tensor, ...]], **kwargs: Any) -> torch.Tensor:
+        """Compute a batch, or launch it; the logits are filled in once the device is synchronised."""
+        lengths = np.array(model_inputs.context_length, dtype=np.int64)
+        logits = torch.zeros((len(lengths), self._shape.vocab_size))
+        if kwargs.get("warmup_is_end") is False:
+            return logits
+        counts = np.ones_like(lengths)
+        if model_inputs.is_prefill:
+            counts = lengths.copy() if kwargs.get("q_lens") is None else np.array(kwargs["q_lens"], dtype=np.int64)
+        job = _Job(
+            number=self._launched,
+            step=self.steps.get(timeout=ANNOUNCEMENT_TIMEOUT_S),
+            lengths=lengths,
+            counts=counts,
+            input_ids=np.array(model_inputs.input_ids, dtype=np.int64),
+            position_ids=np.array(model_inputs.position_ids, dtype=np.int64),
+            slots=np.array(model_inputs.slots, dtype=np.int64),
+            tables=np.array(model_inputs.block_tables, dtype=np.int64),
+            cells=self._cells_of(npu_cache),
+            logits=logits,
+        )
+        with self._changed:
+            self._launched += 1
+            if self._asynchronous:
+                self._jobs.append(job)
+                self._changed.notify_all()
+        if not self._asynchronous:
+            self._run(job)
+            self._finished += 1
+        return logits
+
+    def inputs_prepared(self) -> None:
+        """Called by the host when a batch's inputs are ready: what was launched before may now run."""
+        with self._changed:
+            self._prepared += 1
+            self._changed.notify_all()
+
+    def synchronize(self) -> None:
+        """Wait for everything launched.
+
+        Raises:
+            RuntimeError: a batch failed on the device.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._finished == self._launched or self._failure is not None)
+            if self._failure is not None:
+                raise RuntimeError(f"the device failed: {self._failure}") from self._failure
+
+    def close(self) -> None:
+        """End the device thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._asynchronous:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._closed)
+                if not self._jobs:
+                    return
+                job = self._jobs.popleft()
+                # its own inputs were number + 1, so the next batch's are number + 2
+                self._changed.wait_for(lambda: self._prepared >= job.number + 2 or self._closed, timeout=self._hold_s)  # noqa: B023
+            try:
+                self._run(job)
+            except BaseException as error:  # noqa: BLE001 - raised again where the logits are needed
+                self._failure = error
+            with self._changed:
+                self._finished += 1
+                self._changed.notify_all()
+
+    def _run(self, job: _Job) -> None:
+        step = job.step
+        try:
+            if not step.rows:
+                self._write(job, np.zeros(len(job.slots), dtype=np.uint64))
+                return
+            self._check_shape(job)
+            if step.is_prefill:
+                step.together(lambda: self._oracle.begin(step))
+            self._check_inputs(job)
+            self._check_context(job)
+            step.together(lambda: self._oracle.judge(step))
+            self._write(job, self._new_keys(job))
+            for index, token in enumerate(step.next_tokens):
+                job.logits[index, token] = 1.0
+            if step.is_prefill:
+                self.computed_tokens += int(job.counts.sum())
+        except BaseException:
+            step.abort()
+            raise
+
+    def _check_shape(self, job: _Job) -> None:
+        rows, tokens = len(job.step.rows), int(job.counts.sum())
+        if len(job.lengths) != rows or {len(job.input_ids), len(job.position_ids), len(job.slots)} != {tokens}:
+            raise RuntimeError(
+                f"step {job.step.number}: {rows} sequences were scheduled, the model got {len(job.lengths)} with "
+                f"{tokens} tokens, {len(job.input_ids)} ids and {len(job.slots)} slots"
+            )
+
+    def _check_inputs(self, job: _Job) -> None:
+        size, ends = self._block_size, np.cumsum(job.counts)
+        for index, row in enumerate(job.step.rows):
+            truth = self._oracle.truth(row.sequence_id)
+            span = slice(int(ends[index] - job.counts[index]), int(ends[index]))
+            positions = np.arange(job.lengths[index] - job.counts[index], job.lengths[index])
+            slots = job.tables[index][positions // size] * size + positions % size
+            if job.lengths[index] != truth.length or job.counts[index] < 1:
+                raise RuntimeError(
+                    f"step {job.step.number}: sequence {row.sequence_id} has {truth.length} tokens, the model was told "
+                    f"{job.lengths[index]} with {job.counts[index]} to compute"
+                )
+            if not np.array_equal(job.input_ids[span], truth.tokens[positions]):
+                self._oracle.note_input_error(job.step, row, "token ids")
+            if not np.array_equal(job.position_ids[span], positions):
+                self._oracle.note_input_error(job.step, row, "positions")
+            if not np.array_equal(job.slots[span], slots):
+                self._oracle.note_input_error(job.step, row, "slots")
+
+    def _check_context(self, job: _Job) -> None:
+        """Compare the KV of every earlier position of every sequence with what it must be."""
+        begins = job.lengths - job.counts
+        total = int(begins.sum())
+        if not total:
+            return
+        self._oracle.note_checked(total)
+        rows = np.repeat(np.arange(len(begins)), begins)
+        starts = np.cumsum(begins) - begins
+        positions = np.arange(total) - starts[rows]
+        where = job.tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
+        truths = [self._oracle.truth(row.sequence_id) for row in job.step.rows]
+        keys = np.concatenate([truth.keys[:count] for truth, count in zip(truths, begins, strict=True)])
+        wrong = self._differing(job.cells, where, keys)
+        if not wrong.any():
+            return
+        for index in np.unique(rows[wrong]).tolist():
+            self._report(job, index, where[rows == index], wrong[rows == index])
+
+    def _report(self, job: _Job, index: int, where: Ints, wrong: Any) -> None:
+        truth = self._oracle.truth(job.step.rows[index].sequence_id)
+        # what a poisoned sequence wrote itself was counted when it was poisoned
+        own = truth.written[: len(where)]
+        wrong &= self._differing(job.cells, where, own) | (own == 0)
+        wrong &= ~truth.reported[: len(where)]
+        if wrong.any():
+            with job.step.lock:
+                job.step.damage.append((index, self._rank, np.nonzero(wrong)[0]))
+
+    def _differing(self, cells: list[_Cell], where: Ints, keys: Words) -> Any:
+        wrong = np.zeros(len(where), dtype=np.bool_)
+        for cell in cells:
+            unequal = cell.words[where] != cell.content(keys)
+            if unequal.any():
+                wrong |= unequal.any(axis=1)
+        return wrong
+
+    def _new_keys(self, job: _Job) -> Words:
+        parts = []
+        for row, length, count in zip(job.step.rows, job.lengths.tolist(), job.counts.tolist(), strict=True):
+            truth = self._oracle.truth(row.sequence_id)
+            keys = truth.keys[length - count : length] ^ np.uint64(truth.poison)
+            truth.written[length - count : length] = keys
+            parts.append(keys)
+        return np.concatenate(parts)
+
+    def _write(self, job: _Job, keys: Words) -> None:
+        real = job.slots >= 0
+        for cell in job.cells:
+            cell.words[job.slots[real]] = cell.content(keys[real])
+
+    def _cells_of(self, npu_cache: list[tuple[torch.Tensor, ...]]) -> list[_Cell]:
+        if self._cells[0] != npu_cache[0][0].data_ptr():
+            shard, cells = self._shape.shard(self._rank, self._tp), []
+            for layer, tensors in enumerate(npu_cache):
+                for kind, tensor in enumerate(tensors):
+                    cells.append(_cell(tensor, np.uint64(((layer * 4 + kind) * 256 + shard) << 20)))
+            self._cells = (npu_cache[0][0].data_ptr(), cells)
+        return self._cells[1]
+
+
+def _cell(tensor: torch.Tensor, place: np.uint64) -> _Cell:
+    slots = tensor.shape[0] * tensor.shape[1]
+    words = tensor.view(torch.int8).numpy().reshape(slots, -1).view(np.uint64)
+    noise = scramble(np.arange(2 * words.shape[1], dtype=np.uint64) + place + np.uint64(1))
+    return _Cell(words, noise[: words.shape[1]] | np.uint64(1), noise[words.shape[1] :])

@@ -1,0 +1,1 @@
+"""The model side of the stand-in host."""

@@ -1,0 +1,1 @@
+"""One worker: from scheduled batches to tokens."""

@@ -1,0 +1,1 @@
+"""Between plugins and model."""

@@ -1,0 +1,122 @@
+"""A worker's entry: builds everything from the model configuration and runs steps."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from mindie_llm.text_generator.adapter.generator_backend import GeneratorBackend
+from mindie_llm.text_generator.plugins import get_plugin
+from mindie_llm.text_generator.plugins.plugin_utils import PluginParameterValidator
+from mindie_llm.text_generator.utils.input_metadata import InputMetadata
+from mindie_llm.text_generator.utils.output_filter import OutputFilter
+from mindie_llm.text_generator.utils.settings import CacheConfig, ContextParams, KVCacheSettings
+from mindie_llm.text_generator.utils.tg_infer_context_store import TGInferContextStore
+from mindie_llm.utils.env import ENV
+
+WARMUP_SEQUENCE_ID = 1
+
+
+class Generator:
+    def __init__(self, model_config):
+        self.model_config = model_config
+        self.block_size = int(model_config["block_size"])
+        self.max_seq_len = int(model_config["max_seq_len"])
+        self.max_prefill_tokens = int(model_config["max_prefill_tokens"])
+        self.max_iter_times = int(model_config["max_iter_times"])
+        validator = PluginParameterValidator(int(model_config.get("speculation_gamma", 0)))
+        plugin_config, self.is_mix_model, plugin_list = validator.validate(model_config.get("plugin_params"))
+        self.async_inference = ENV.async_inference
+        self.generator_backend = GeneratorBackend(model_config)
+        self.model_wrapper = self.generator_backend.model_wrapper
+        self.model_info = self.generator_backend.model_info
+        self.rank = self.generator_backend.rank
+        config = self.model_wrapper.config
+        self.cache_config = CacheConfig(
+            max_block_size=self.block_size,
+            max_seq_len=self.max_seq_len,
+            max_gen_len=min(self.max_iter_times, self.max_seq_len),
+            eos_token_id=[config.eos_token_id],
+            pad_token_id=config.pad_token_id,
+            rank=self.rank,
+        )
+        plugin_config.update(
+            eos_token_id=self.cache_config.eos_token_id,
+            cache_size=self.cache_config.cache_size,
+            max_gen_len=self.cache_config.max_gen_len,
+            max_block_size=self.cache_config.max_block_size,
+            max_seq_len=self.cache_config.max_seq_len,
+            device=self.model_info.device,
+            layerwise_disaggregated=False,
+            layerwise_disaggregated_role_type="",
+        )
+        with self._without_pool_and_async():
+            self._update_kvcache_settings(1)
+            self._init_plugin_manager(self.kvcache_settings, plugin_list, plugin_config)
+            self.warm_up()
+        self._update_kvcache_settings(int(model_config["num_npu_blocks"]))
+        self._init_plugin_manager(self.kvcache_settings, plugin_list, plugin_config)
+
+    def generate_token(self, input_metadata: InputMetadata, warmup=False):
+        if self.async_inference:
+            return self.plugin_manager.generate_token_async(input_metadata, warmup=warmup)
+        return self.plugin_manager.generate_token(input_metadata, warmup=warmup)
+
+    def clear_cache(self, sequence_ids):
+        self.infer_context.clear_context_by_seq_ids(sequence_ids)
+        self.generator_backend.clear_cache(sequence_ids)
+
+    def warm_up(self):
+        """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards."""
+        length = min(self.max_prefill_tokens, self.max_seq_len - 2)  # leaves room for the decode
+        self.generate_token(self._warmup_batch(length, is_prefill=True), warmup=True)
+        self.generate_token(self._warmup_batch(length, is_prefill=False), warmup=True)
+
+    def _warmup_batch(self, length, is_prefill):
+        return InputMetadata(
+            batch_size=1,
+            batch_request_ids=np.array(["warmup"]),
+            batch_sequence_ids=[np.array([WARMUP_SEQUENCE_ID], dtype=np.int64)],
+            batch_max_output_lens=np.array([self.max_iter_times], dtype=np.int64),
+            block_tables=np.zeros((1, -(-(length + 1) // self.block_size)), dtype=np.int64),
+            reserved_sequence_ids=[np.array([], dtype=np.int64)],
+            is_prefill=is_prefill,
+            max_block_size=self.block_size,
+            num_npu_blocks=self.kvcache_settings.num_npu_blocks,
+            adapter_ids=[None] if is_prefill else None,
+            batch_ignore_eos=np.array([True]),
+            batch_seq_len=np.array([length], dtype=np.int64) if is_prefill else np.array(None),
+            input_ids=np.ones(length, dtype=np.int64) if is_prefill else np.zeros(0, dtype=np.int64),
+            total_seq_num=length if is_prefill else 0,
+            trace_ids=[None],
+            batch_dp_rank_ids=np.zeros(1, dtype=np.int64),
+        )
+
+    @contextmanager
+    def _without_pool_and_async(self):
+        backend, was_async = self.generator_backend, self.async_inference
+        configured = backend.kv_pool_backend
+        backend.kv_pool_backend, self.async_inference = "", False
+        try:
+            yield
+        finally:
+            backend.kv_pool_backend, self.async_inference = configured, was_async
+
+    def _update_kvcache_settings(self, num_npu_blocks):
+        self.kvcache_settings = KVCacheSettings(self.rank, self.model_info, self.block_size, num_npu_blocks)
+        self.generator_backend.init_cache_pool(self.kvcache_settings)
+
+    def _init_plugin_manager(self, kvcache_settings, plugin_list, plugin_config):
+        mapping = self.model_wrapper.mapping
+        self.infer_context = TGInferContextStore(
+            kvcache_settings,
+            self.cache_config,
+            (mapping.attn_inner_sp, mapping.attn_cp),
+            self.model_info.device,
+            ContextParams(async_infer=self.async_inference),
+        )
+        output_filter = OutputFilter(self.cache_config, self.infer_context, self.async_inference)
+        utils = (self.generator_backend, kvcache_settings, self.infer_context, output_filter, "standard")
+        self.plugin_manager = get_plugin(plugin_list, plugin_config, utils, self.is_mix_model, None)
+        self.plugin_manager.initialize()

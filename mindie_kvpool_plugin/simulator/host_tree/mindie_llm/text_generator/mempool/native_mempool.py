@@ -1,0 +1,27 @@
+"""The host's own pooling, reduced to being there: it accepts everything and holds nothing."""
+
+from typing import ClassVar
+
+from mindie_llm.text_generator.mempool.base import MemPool
+
+
+class NativeMempool(MemPool):
+    opened: ClassVar[list[str]] = []  # roles, in order: a test sees here whether the host's own client stood aside
+
+    def __init__(self, config_path, role, **kwargs):
+        self.config_path = config_path
+        self.role = role
+        self.device_id = kwargs.get("device_id", 0)
+        NativeMempool.opened.append(role)
+
+    def exists(self, key, **kwargs):
+        return False
+
+    def batch_exist(self, keys):
+        return [False] * len(keys)
+
+    def put(self, keys, tensors, **kwargs):
+        return [False] * len(keys)
+
+    def get(self, keys, tensors, **kwargs):
+        return [False] * len(keys)

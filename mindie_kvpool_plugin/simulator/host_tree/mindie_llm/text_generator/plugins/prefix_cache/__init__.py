@@ -1,0 +1,1 @@
+"""Reuse of KV that is already on the device."""

@@ -1,0 +1,1 @@
+"""Records that travel between scheduler, plugins and model."""

@@ -1,0 +1,29 @@
+"""Which sequences of a batch are finished, and why."""
+
+import numpy as np
+
+from mindie_llm.text_generator.utils.settings import ResponseConfig
+
+
+class OutputFilter:
+    def __init__(self, cache_config, tg_infer_context, async_inference=False):
+        self.cache_config = cache_config
+        self.tg_infer_context = tg_infer_context
+        self.async_inference = async_inference
+
+    def filter_finished_sequences(self, cache_ids, metadata, sampling_output):
+        context, config = self.tg_infer_context, self.cache_config
+        reason = np.zeros_like(cache_ids)
+        if self.async_inference:
+            reason[context.get_once_end_flag(cache_ids)] = ResponseConfig.EOS
+        ended = np.isin(sampling_output.token_ids[:, 0], np.atleast_1d(config.eos_token_id))
+        if metadata.batch_ignore_eos is not None:
+            ended &= metadata.batch_ignore_eos != True  # noqa: E712 - an array of True, False and None
+        reason[ended] = ResponseConfig.EOS
+        produced = context.get_output_len_count(cache_ids) + sampling_output.num_new_tokens
+        too_long = context.get_seq_lens(cache_ids) + sampling_output.num_new_tokens >= config.max_seq_len
+        reason[too_long] = ResponseConfig.REACH_MAX_SEQ_LEN
+        reason[produced >= metadata.batch_max_output_lens] = ResponseConfig.REACH_MAX_OUTPUT_LEN
+        reason[produced >= config.max_gen_len] = ResponseConfig.REACH_MAX_OUTPUT_LEN
+        finished = np.nonzero(reason)[0]
+        return reason, (finished if len(finished) else None)

@@ -1,0 +1,1 @@
+"""Process-wide helpers of the stand-in host."""

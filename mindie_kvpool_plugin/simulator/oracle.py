@@ -1,0 +1,235 @@
+"""What must be in every block, and what the model must answer.
+
+Shared by the devices of all TP ranks; they meet at the step's barrier and one of them calls what
+changes state.  The KV of a position is a function of layer, segment, head shard, LoRA adapter and
+every token up to that position: a block is right for exactly one prefix, as with a real model.
+A sequence that attended to wrong bytes is poisoned: its own KV and its tokens are perturbed from
+then on, so damage travels through HBM and pool as it would in reality.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+
+FIRST_TOKEN = 3  # 0 pads, 1 begins, 2 ends
+EOS_TOKEN = 2
+BARRIER_TIMEOUT_S = 120.0
+KEPT_EVENTS = 20
+
+_MASK = (1 << 64) - 1
+_DRAW = 0x70CE5
+_POISON = 0x5EED5
+
+
+def scramble(values: Words) -> Words:
+    """A bijection of 64-bit words whose output looks random."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def scramble_int(value: int) -> int:
+    """``scramble`` of one Python int."""
+    value &= _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def prefix_sums(tokens: Ints, first_position: int, carry: int) -> Words:
+    """One word per position that depends on every token up to it; ``carry`` is the word before the first."""
+    positions = np.arange(first_position + 1, first_position + 1 + len(tokens), dtype=np.uint64)
+    each = scramble(tokens.view(np.uint64) * np.uint64(0xD6E8FEB86659FD93) + positions * np.uint64(0xA0761D6478BD642F))
+    sums: Words = np.cumsum(each, dtype=np.uint64) + np.uint64(carry)
+    return sums
+
+
+def adapter_salt(adapter: str | None) -> int:
+    """What a LoRA adapter adds to every key; 0 without one."""
+    return scramble_int(int.from_bytes((adapter or "").encode()[:8], "little"))
+
+
+def next_token(key: int, vocab_size: int) -> int:
+    """The token the model answers after the prefix named ``key``."""
+    return FIRST_TOKEN + scramble_int(key ^ _DRAW) % (vocab_size - FIRST_TOKEN)
+
+
+def reference_answer(prompt: Sequence[int], length: int, vocab_size: int, adapter: str | None = None) -> list[int]:
+    """What an uncorrupted model answers to ``prompt``."""
+    truth = SequenceTruth(len(prompt) + length)
+    truth.restart(np.asarray(prompt, dtype=np.int64), adapter_salt(adapter))
+    answer: list[int] = []
+    for _ in range(length):
+        answer.append(next_token(int(truth.keys[truth.length - 1]), vocab_size))
+        truth.extend(np.array(answer[-1:], dtype=np.int64))
+    return answer
+
+
+class SequenceTruth:
+    """What is known to be right about one sequence.
+
+    Attributes:
+        tokens: its tokens; ``length`` of them are known.
+        keys: per position, what its KV must be made of.
+        written: per position, what this sequence itself made its KV of; 0 where it wrote none.
+        reported: per position, whether damage there was counted.
+        poison: 0 while every byte it attended to was right.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.tokens = np.zeros(capacity, dtype=np.int64)
+        self.keys = np.zeros(capacity, dtype=np.uint64)
+        self.written = np.zeros(capacity, dtype=np.uint64)
+        self.reported = np.zeros(capacity, dtype=np.bool_)
+        self.length = 0
+        self.poison = 0
+        self._sum = 0
+
+    def restart(self, prompt: Ints, salt: int) -> None:
+        """Begin again with a prompt, as a prefill does."""
+        self.written[:] = 0
+        self.reported[:] = False
+        self.length, self.poison, self._sum = 0, 0, salt
+        self.extend(prompt)
+
+    def extend(self, tokens: Ints) -> None:
+        """Add tokens that follow."""
+        span = slice(self.length, self.length + len(tokens))
+        sums = prefix_sums(tokens, self.length, self._sum)
+        self.tokens[span] = tokens
+        self.keys[span] = scramble(sums)
+        self._sum = int(sums[-1])
+        self.length = span.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence of a step.
+
+    Attributes:
+        sequence_id: the host's id.
+        prompt: its tokens if this step prefills it.
+        adapter: its LoRA adapter.
+    """
+
+    sequence_id: int
+    prompt: Ints | None = None
+    adapter: str | None = None
+
+
+@dataclass
+class Step:
+    """What the scheduler knows about one batch, announced to the device of every rank in launch order.
+
+    Attributes:
+        number: counts all steps.
+        is_prefill: whether the rows are prompts.
+        rows: the sequences, empty in a dummy batch.
+        ranks: devices that take part.
+        forget: sequences that neither this step nor a later one will name.
+    """
+
+    number: int
+    is_prefill: bool
+    rows: list[Row]
+    ranks: int = 1
+    forget: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.next_tokens: list[int] = []
+        self.damage: list[tuple[int, int, Ints]] = []
+        self.lock = threading.Lock()
+        self.barrier = threading.Barrier(self.ranks) if self.ranks > 1 else None
+
+    def together(self, action: Callable[[], None]) -> None:
+        """All ranks meet, as in an all-reduce, and one of them runs ``action``."""
+        if self.barrier is None:
+            action()
+            return
+        if self.barrier.wait(BARRIER_TIMEOUT_S) == 0:
+            action()
+        self.barrier.wait(BARRIER_TIMEOUT_S)
+
+    def abort(self) -> None:
+        """Let ranks that wait here fail instead of waiting for one that failed."""
+        if self.barrier is not None:
+            self.barrier.abort()
+
+
+class Oracle:
+    """The truth about all sequences, and the record of everything that was not true.
+
+    Attributes:
+        corruptions: positions whose KV was wrong when a sequence attended to it, per rank, each counted once.
+        input_errors: rows of a step whose token ids, positions or slots were wrong.
+        positions_checked: positions compared.
+        events: the first few findings, in words.
+    """
+
+    def __init__(self, capacity: int, vocab_size: int) -> None:
+        self.corruptions = 0
+        self.input_errors = 0
+        self.positions_checked = 0
+        self.events: list[str] = []
+        self._capacity = capacity
+        self._vocab_size = vocab_size
+        self._truths: dict[int, SequenceTruth] = {}
+        self._lock = threading.Lock()
+
+    def truth(self, sequence_id: int) -> SequenceTruth:
+        """What is right for one sequence."""
+        return self._truths[sequence_id]
+
+    def begin(self, step: Step) -> None:
+        """Take the prompts of a prefill for the truth.  One rank calls it."""
+        for row in step.rows:
+            if row.prompt is not None:
+                truth = self._truths.setdefault(row.sequence_id, SequenceTruth(self._capacity))
+                truth.restart(row.prompt, adapter_salt(row.adapter))
+
+    def note_checked(self, positions: int) -> None:
+        """Count compared positions."""
+        with self._lock:
+            self.positions_checked += positions
+
+    def note_input_error(self, step: Step, row: Row, what: str) -> None:
+        """Count a row that was given wrong inputs."""
+        with self._lock:
+            self.input_errors += 1
+            self._tell(f"step {step.number}: sequence {row.sequence_id} was given wrong {what}")
+
+    def judge(self, step: Step) -> None:
+        """Count the damage all ranks found, poison those who attended to it, decide the next tokens, forget.
+
+        One rank calls it, after all have checked and before any writes.
+        """
+        for index, rank, positions in step.damage:
+            row, truth = step.rows[index], self._truths[step.rows[index].sequence_id]
+            self.corruptions += len(positions)
+            truth.reported[positions] = True
+            truth.poison = scramble_int(int(truth.keys[positions[0]]) ^ _POISON ^ truth.poison) | 1
+            phase = "prefill" if step.is_prefill else "decode"
+            self._tell(
+                f"step {step.number} ({phase}): sequence {row.sequence_id} attended to {len(positions)} wrong "
+                f"positions from {int(positions[0])} on, rank {rank}"
+            )
+        for row in step.rows:
+            truth = self._truths[row.sequence_id]
+            token = next_token(int(truth.keys[truth.length - 1]) ^ truth.poison, self._vocab_size)
+            truth.extend(np.array([token], dtype=np.int64))
+            step.next_tokens.append(token)
+        for sequence_id in step.forget:
+            self._truths.pop(sequence_id, None)
+
+    def _tell(self, event: str) -> None:
+        if len(self.events) < KEPT_EVENTS:
+            self.events.append(event)

@@ -1,0 +1,211 @@
+"""Runs traffic through a simulated host, without and with the pool, and counts what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from mindie_kvpool_plugin.pools.local_dram import forget_pool
+from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
+from mindie_kvpool_plugin.simulator.mooncake_master import running_master, write_pool_file
+from mindie_kvpool_plugin.simulator.oracle import reference_answer
+from mindie_kvpool_plugin.simulator.requests import Request
+from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
+
+PoolName = Literal["local_dram", "mooncake"]
+Progress = Callable[[int], None]
+
+PLUGIN = "kv_pool"
+POOL_PLUGINS = f"{PLUGIN},prefix_cache"
+COUNTERS = ("spilled_blocks", "spilled_bytes", "reloaded_blocks", "reloaded_bytes")
+DRAIN_TIMEOUT_S = 30.0
+ALIAS_BYTES = 64
+"""A block's share of the pool beside its data, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """One run.
+
+    Attributes:
+        engine: the host.
+        make_traffic: makes the traffic, the same at every call.
+        concurrency: requests in the engine at once.
+        pool: the pool's backend.
+        pool_blocks: blocks the pool can hold.
+    """
+
+    engine: EngineConfig
+    make_traffic: Callable[[], Traffic]
+    concurrency: int = 8
+    pool: PoolName = "local_dram"
+    pool_blocks: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run did.
+
+    Attributes:
+        requests: answered requests.
+        prompt_tokens: tokens of their prompts; a prompt computed again after a preemption counts again.
+        hbm_hit_tokens: of these, found on the device by the scheduler.
+        pool_hit_tokens: of these, promised by the pool.
+        computed_tokens: of these, computed by the model.
+        spilled_blocks: blocks copied to the pool, all ranks together.
+        spilled_bytes: their bytes.
+        reloaded_blocks: blocks copied from the pool.
+        reloaded_bytes: their bytes.
+        corruptions: wrong positions somebody attended to, and rows with wrong inputs.
+        wrong_answers: answers an uncorrupted model would not give.
+        leaked_blocks: device blocks nobody gave back.
+        hook_seconds: "plugin.hook" -> seconds spent in it on rank 0.
+        seconds: the whole run.
+    """
+
+    requests: int
+    prompt_tokens: int
+    hbm_hit_tokens: int
+    pool_hit_tokens: int
+    computed_tokens: int
+    spilled_blocks: int
+    spilled_bytes: int
+    reloaded_blocks: int
+    reloaded_bytes: int
+    corruptions: int
+    wrong_answers: int
+    leaked_blocks: int
+    hook_seconds: dict[str, float]
+    seconds: float
+
+    @property
+    def is_correct(self) -> bool:
+        """Nothing wrong was read or answered, and nothing was lost."""
+        return not (self.corruptions or self.wrong_answers or self.leaked_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same traffic twice.
+
+    Attributes:
+        without_pool: prefix cache only.
+        with_pool: prefix cache and pool.
+    """
+
+    without_pool: Result
+    with_pool: Result
+
+    @property
+    def is_correct(self) -> bool:
+        """Both runs were."""
+        return self.without_pool.is_correct and self.with_pool.is_correct
+
+    def as_json(self) -> str:
+        """Both results as JSON text."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+def run_traffic(config: RunConfig, progress: Progress | None = None) -> Result:
+    """Send the traffic through one engine, configured as it is.
+
+    Args:
+        config: the run; its pool settings do not matter here.
+        progress: called with the number of requests that were answered since the last call.
+    """
+    began = time.perf_counter()
+    with Engine(config.engine) as engine:
+        prompt_by_id = drive(engine, config.make_traffic(), config.concurrency, progress)
+        return _result(engine, prompt_by_id, time.perf_counter() - began)
+
+
+def run_without_pool(config: RunConfig, progress: Progress | None = None) -> Result:
+    """Send the traffic through a host with prefix cache only."""
+    engine = dataclasses.replace(config.engine, plugins="prefix_cache", backend="", pool_file="")
+    return run_traffic(dataclasses.replace(config, engine=engine), progress)
+
+
+def run_with_pool(config: RunConfig, progress: Progress | None = None) -> Result:
+    """Send the traffic through a host with prefix cache and an empty pool."""
+    with opened_pool(config) as engine:
+        return run_traffic(dataclasses.replace(config, engine=engine), progress)
+
+
+def compare(config: RunConfig, progress: Progress | None = None) -> Comparison:
+    """Send the same traffic through both."""
+    return Comparison(run_without_pool(config, progress), run_with_pool(config, progress))
+
+
+@contextlib.contextmanager
+def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
+    """A pool for the length of a ``with`` block, and the engine configuration that uses it."""
+    shape, tp, size = config.engine.shape, config.engine.tp, config.engine.block_size
+    shards = len({shape.shard(rank, tp) for rank in range(tp)})
+    capacity = config.pool_blocks * (shape.block_bytes(size, tp) * shards + ALIAS_BYTES)
+    with tempfile.TemporaryDirectory(prefix="mindie-kvpool-") as folder, contextlib.ExitStack() as stack:
+        path = Path(folder) / "kv_pool.json"
+        if config.pool == "mooncake":
+            master = stack.enter_context(running_master())
+            write_pool_file(path, master.address, capacity // tp)
+        else:
+            path.write_text(json.dumps({"capacity": capacity, "kv_pool": {}}), encoding="utf-8")
+            stack.callback(forget_pool, str(path))
+        yield dataclasses.replace(config.engine, plugins=POOL_PLUGINS, backend=config.pool, pool_file=str(path))
+
+
+def drive(
+    engine: Engine, traffic: Traffic, concurrency: int, progress: Progress | None = None
+) -> dict[int, tuple[Prompt, Request]]:
+    """Feed an engine until the traffic ends; answers what was asked, by sequence id."""
+    asked: dict[int, tuple[Prompt, Request]] = {}
+
+    def ended(request: Request) -> None:
+        traffic.answered(asked[request.sequence_id][0], request.answer)
+        if progress is not None:
+            progress(1)
+
+    engine.on_end = ended
+    while traffic.ready or not engine.scheduler.idle:
+        while traffic.ready and len(asked) - len(engine.done) < concurrency:
+            prompt = traffic.ready.popleft()
+            request = engine.submit(prompt.tokens, prompt.answer_length)
+            asked[request.sequence_id] = (prompt, request)
+        engine.step()
+    return asked
+
+
+def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
+    for worker in engine.workers:
+        drain = getattr(worker.plugin(PLUGIN), "drain", None)
+        if drain is not None:
+            drain(DRAIN_TIMEOUT_S)
+    requests = [request for _, request in asked.values()]
+    size, vocab = engine.config.block_size, engine.config.shape.vocab_size
+    counters = {name: sum(_counter(engine, rank, name) for rank in range(engine.config.tp)) for name in COUNTERS}
+    return Result(
+        requests=len(engine.done),
+        prompt_tokens=sum(request.prompt_tokens for request in requests),
+        hbm_hit_tokens=sum(request.hbm_blocks for request in requests) * size,
+        pool_hit_tokens=sum(request.pool_blocks for request in requests) * size,
+        computed_tokens=engine.computed_tokens,
+        corruptions=engine.oracle.corruptions + engine.oracle.input_errors,
+        wrong_answers=sum(
+            request.answer != reference_answer(request.prompt, len(request.answer), vocab, request.adapter)
+            for request in requests
+        ),
+        leaked_blocks=engine.leaked_blocks,
+        hook_seconds={hook: round(spent, 6) for hook, spent in sorted(engine.workers[0].hook_seconds.items())},
+        seconds=round(seconds, 3),
+        **counters,
+    )
+
+
+def _counter(engine: Engine, rank: int, name: str) -> int:
+    return int(getattr(getattr(engine.plugin(PLUGIN, rank), "counters", None), name, 0))

@@ -1,0 +1,78 @@
+"""Every pool under one suite."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from mindie_kvpool_plugin.blocks import Buffers, Region
+from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.pools.registry import open_pool
+from tests.conftest import CAPACITY_BYTES, Master, mooncake_keys, write_pool_file
+
+OpenPool = Callable[[], PoolBackend]
+
+
+@pytest.fixture(params=["local_dram", "mooncake"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def open_another(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenPool]:
+    """Open a worker's pool; all are closed afterwards, and with them the objects go."""
+    with contextlib.nullcontext() if backend == "local_dram" else Master("--default_kv_lease_ttl=500ms") as service:
+        keys = {"capacity": CAPACITY_BYTES} if service is None else mooncake_keys(service, CAPACITY_BYTES)
+        pool_file = write_pool_file(tmp_path, **keys)
+        opened: list[PoolBackend] = []
+
+        def open_one() -> PoolBackend:
+            opened.append(open_pool(backend, pool_file, "worker"))
+            return opened[-1]
+
+        yield open_one
+        for pool in opened:
+            pool.close()
+
+
+@pytest.fixture
+def pool(backend: str, request: pytest.FixtureRequest) -> PoolBackend:
+    """A pool that looks empty, and that the test leaves open."""
+    if backend == "local_dram":
+        return request.getfixturevalue("own_pool")
+    return UnderPrefix(request.getfixturevalue("shared_mooncake"), request.node.name)
+
+
+@pytest.fixture
+def own_pool(open_another: OpenPool) -> PoolBackend:
+    """A pool of the test's own, to be filled or closed."""
+    return open_another()
+
+
+class UnderPrefix(PoolBackend):
+    """A pool seen through a prefix of its own."""
+
+    def __init__(self, pool: PoolBackend, prefix: str) -> None:
+        self._pool = pool
+        self._prefix = prefix
+
+    def _under(self, names: Sequence[str]) -> list[str]:
+        return [f"{self._prefix}/{name}" for name in names]
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        return self._pool.exists(self._under(keys))
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        return self._pool.put(self._under(keys), buffers, groups and self._under(groups))
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        return self._pool.get(self._under(keys), buffers)
+
+    def register(self, regions: Sequence[Region]) -> None:
+        self._pool.register(regions)
+
+    def close(self) -> None:
+        raise AssertionError("a test that closes its pool takes own_pool")

@@ -1,0 +1,109 @@
+"""A fresh environment with the built wheel, next to a stand-in mindie_llm on disk."""
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STAND_IN = ROOT / "mindie_kvpool_plugin" / "simulator" / "host_tree" / "mindie_llm"
+
+
+class Environment:
+    """A virtual environment without pip's help: our wheel is unpacked the way pip does, everything heavy is borrowed.
+
+    Attributes:
+        site: its site-packages.
+    """
+
+    def __init__(self, directory, wheel):
+        self.directory = directory
+        venv.create(directory, with_pip=False, symlinks=True)
+        self.python = directory / "bin" / "python"
+        self.site = Path(self.run("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        self.wheel = wheel
+
+    def install(self):
+        """Install the wheel with the outer pip, without its dependencies."""
+        self._pip("install", "--no-deps", "--no-index", str(self.wheel))
+        return self
+
+    def uninstall(self):
+        """Remove it again."""
+        self._pip("uninstall", "--yes", "mindie-kvpool-plugin")
+
+    def borrow(self):
+        """See the outer environment's numpy, wrapt, click and torch, but not its editable install of us."""
+        outer = sysconfig.get_path("purelib")
+        # appended by a .pth of our own, which does not execute the .pth files found there
+        (self.site / "zz_borrowed.pth").write_text(outer + "\n")
+        return self
+
+    def add_host(self):
+        """Put the stand-in host beside."""
+        shutil.copytree(STAND_IN, self.site / "mindie_llm", ignore=shutil.ignore_patterns("__pycache__"))
+        return self.site / "mindie_llm"
+
+    def run(self, code, *, check=True, env=None, both=False):
+        """Run Python code in it; its standard output, with standard error behind it if asked for."""
+        done = subprocess.run(
+            [str(self.python), "-c", code],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=self.directory,
+            env={"PATH": "/usr/bin:/bin", **(env or {})},
+            timeout=120,
+        )
+        if check:
+            assert done.returncode == 0, done.stderr
+        return done.stdout + (done.stderr if both else "")
+
+    def _pip(self, *arguments):
+        subprocess.run(
+            [sys.executable, "-m", "pip", "--quiet", "--python", str(self.python), *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy of the tree so that no build folder appears in it."""
+    work = tmp_path_factory.mktemp("build")
+    source = work / "source"
+    shutil.copytree(
+        ROOT,
+        source,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache"),
+    )
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work / "dist"), str(source)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    (path,) = (work / "dist").glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def armed(wheel, tmp_path_factory):
+    """An environment with wheel and host, for tests that change nothing in it."""
+    environment = Environment(tmp_path_factory.mktemp("armed") / "env", wheel).install().borrow()
+    environment.add_host()
+    return environment
+
+
+@pytest.fixture
+def fresh(wheel, tmp_path):
+    """An environment of a test's own, without host."""
+    return Environment(tmp_path / "env", wheel).install().borrow()

@@ -1,0 +1,85 @@
+"""The demo as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from mindie_kvpool_plugin.cli.main import main
+from mindie_kvpool_plugin.simulator import device, mooncake_master
+
+SMALL = ("--requests", "60", "--hbm-blocks", "70")
+
+
+def _demo(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["demo", *arguments])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--async-scheduling", "--async-write"), ("--tp", "2", "--mla", "--seed", "3"), ("--pool", "mooncake")],
+    ids=" ".join,
+)
+def test_demo_compares_both_runs_and_succeeds(tmp_path: Path, options: Sequence[str]) -> None:
+    """A table for people, the same numbers as JSON, exit status 0."""
+    path = tmp_path / "results.json"
+    result = _demo(*SMALL, *options, "--json", str(path))
+    assert result.exit_code == 0, result.output
+    for text in ("recomputed tokens", "kv_pool.model_inputs_update", "every answer is right"):
+        assert text in result.stdout
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert content.keys() == {"without_pool", "with_pool"}
+    assert content["with_pool"]["computed_tokens"] < content["without_pool"]["computed_tokens"]
+    assert {"requests", "prompt_tokens", "hbm_hit_tokens", "pool_hit_tokens", "spilled_blocks"} < content[
+        "with_pool"
+    ].keys()
+
+
+def test_demo_fails_after_a_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong bytes make exit status 1 and are said."""
+    write = device.Device._write
+    monkeypatch.setattr(device.Device, "_write", lambda self, job, keys: write(self, job, keys ^ keys.dtype.type(1)))
+    result = _demo(*SMALL)
+    assert result.exit_code == 1
+    assert "NOT RIGHT" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--trace", "no_such_trace.jsonl"), "no_such_trace.jsonl: cannot be read: No such file"),
+        (("--hbm-blocks", "2"), "raise --hbm-blocks"),
+        (("--requests", "3", "--hbm-blocks", "70", "--json", "no/such/folder/x.json"), "x.json: No such file"),
+    ],
+)
+def test_demo_that_cannot_run_says_why_in_one_line(arguments: Sequence[str], expected: str) -> None:
+    """Exit status 2, the thing and its fix, no traceback."""
+    result = _demo(*arguments)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("mindie-kvpool demo: ")
+    assert expected in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--no-such-option",), ("--requests", "many"), ("--tp", "3"), ("--pool", "redis")]
+)
+def test_demo_refuses_wrong_options(arguments: Sequence[str]) -> None:
+    """Exit status 2 with click's own message."""
+    result = _demo(*arguments)
+    assert result.exit_code == click.UsageError.exit_code == 2
+    assert arguments[0] in result.stderr
+
+
+def test_demo_names_a_missing_mooncake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The binary and the command that installs it."""
+    monkeypatch.setattr(mooncake_master, "BINARY", "no_such_master")
+    result = _demo(*SMALL, "--pool", "mooncake")
+    assert result.exit_code == 2
+    assert "no_such_master was not found" in result.stderr
+    assert "pip install" in result.stderr

@@ -1,0 +1,108 @@
+"""Names of blocks: equal to the host's where they must be, different wherever bytes could differ."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mindie_kvpool_plugin.core import block_keys
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "block_keys.json").read_text())
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_host_hash_chain_equals_the_hosts_own_values(case):
+    """The values were computed by MindIE-LLM 3.0.0's own hash_block."""
+    tokens = np.array(case["tokens"], dtype=np.int64)
+    assert block_keys.host_hash_chain(tokens, case["block_size"]) == case["host_hashes"]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_digest_chain_is_stable(case):
+    """A changed digest would orphan every stored block, so it is pinned."""
+    tokens = np.array(case["tokens"], dtype=np.int64)
+    digests = block_keys.digest_chain(tokens, case["block_size"])
+    assert block_keys.hex_digests(digests) == case["digests"]
+
+
+def test_digest_chain_is_the_documented_sha256_chain():
+    """Recomputed here from the words of the docstring."""
+    import hashlib
+
+    tokens = np.arange(8, dtype=np.int64)
+    previous, expected = bytes(16), []
+    for block in (tokens[:4], tokens[4:]):
+        previous = hashlib.sha256(block_keys.SALT + previous + block.astype("<i8").tobytes()).digest()[:16]
+        expected.append(previous.hex())
+    assert block_keys.hex_digests(block_keys.digest_chain(tokens, 4)) == expected
+
+
+def test_digest_changes_with_any_earlier_token():
+    """Two prompts that differ in their first token share no digest."""
+    one, two = np.arange(64), np.arange(64)
+    two[0] = 99
+    same = block_keys.digest_chain(one, 8) == block_keys.digest_chain(two, 8)
+    assert not same.all(axis=1).any()
+
+
+def test_digest_chain_of_a_prefix_is_a_prefix_of_the_chain():
+    """What was stored for a shorter prompt is found by a longer one."""
+    tokens = np.arange(100)
+    assert (block_keys.digest_chain(tokens[:40], 8) == block_keys.digest_chain(tokens, 8)[:5]).all()
+
+
+def test_colliding_host_hashes_have_different_data_keys():
+    """The host's hash collides on purpose in a moment; the data key does not follow."""
+    one = np.array([5, 9, 11, 20], dtype=np.int64)
+    two = collide(one)
+    assert not np.array_equal(one, two)
+    assert block_keys.host_hash_chain(one, 4) == block_keys.host_hash_chain(two, 4)
+    assert not (block_keys.digest_chain(one, 4) == block_keys.digest_chain(two, 4)).all()
+
+
+def collide(tokens):
+    """Other tokens with the same host hash: change the last but one, then solve for the last."""
+    mask = (1 << 64) - 1
+    seeds = []
+    for tail in (int(tokens[-2]), int(tokens[-2]) + 1):
+        seed = 0
+        for value in [*tokens[:-2].tolist(), tail]:
+            seed ^= (value + 0x9E3779B97F4A7C15 + (seed << 6) + (seed >> 2)) & mask
+            seed = seed or 1
+        seeds.append(seed)
+
+    def mixed(seed):
+        return (0x9E3779B97F4A7C15 + (seed << 6) + (seed >> 2)) & mask
+
+    wanted = seeds[0] ^ ((int(tokens[-1]) + mixed(seeds[0])) & mask)
+    last = ((wanted ^ seeds[1]) - mixed(seeds[1])) & mask
+    forged = tokens.copy()
+    forged[-2] += 1
+    forged[-1] = np.uint64(last).astype(np.int64)
+    return forged
+
+
+def test_keys_have_the_documented_form():
+    """Operators find a deployment's entries by prefix."""
+    keys = BlockKeys("prod", "org/model a", "f" * 32, "0of2", 128)
+    assert keys.data(["ab" * 16]) == [f"prod/{'f' * 32}/{'ab' * 16}/0of2"]
+    assert keys.aliases([12345]) == ["prod/org%2Fmodel%20a/12345"]
+    assert keys.groups(["ab" * 16]) == [f"prod/{'f' * 32}/{'ab' * 16}"]
+
+
+def test_fingerprint_differs_when_any_fact_differs():
+    """Same model name, other dtype, layers, block size, format or weights: other entries."""
+    base = {"model": "m", "weights": "w", "block_size": 128, "segments": [[128, 1, 64, "torch.float16"]], "format": "2"}
+    changed = [
+        {**base, "model": "n"},
+        {**base, "weights": "x"},
+        {**base, "block_size": 64},
+        {**base, "segments": [[128, 1, 64, "torch.bfloat16"]]},
+        {**base, "segments": base["segments"] * 2},
+        {**base, "format": "29"},
+    ]
+    names = [block_keys.fingerprint(facts) for facts in [base, *changed]]
+    assert len(set(names)) == len(names)
+    assert block_keys.fingerprint(dict(reversed(base.items()))) == names[0]

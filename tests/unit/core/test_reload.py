@@ -1,0 +1,122 @@
+"""A pool hit is used exactly as far as its bytes arrived."""
+
+import numpy as np
+import pytest
+
+from .parts import Rank, ScriptedPool, prompt
+
+
+def spilled(pool, tokens, count):
+    """A rank on another machine that stored the tokens' blocks."""
+    rank = Rank(pool=pool)
+    rank.compute(1, tokens, list(range(count)))
+    rank.free(1, tokens, list(range(count)))
+    pool.gets.clear()
+
+
+def test_load_fills_the_promised_blocks_byte_for_byte():
+    """Blocks 1..3 of a chain come back into [5, 6, 7]; block 0 was on the device."""
+    pool, tokens = ScriptedPool(), prompt(100, 4)
+    spilled(pool, tokens, 4)
+    rank = Rank(pool=pool)
+    blocks = [4, 5, 6, 7]
+    lengths = rank.reload.load([rank.hit(tokens, blocks, computed=1, promised=4)])
+    assert lengths.tolist() == [4]
+    assert all(rank.is_right(tokens, blocks, index) for index in (1, 2, 3))
+    assert rank.counters.reloaded_blocks == 3
+    assert rank.counters.recomputed_blocks == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_load_shortens_the_hit_at_the_first_block_that_did_not_arrive(lost):
+    """What comes after a hole is of no use."""
+    pool, tokens = ScriptedPool(), prompt(100, 4)
+    spilled(pool, tokens, 4)
+    key = pool.data_keys()[lost]
+    pool.refuse_get = lambda asked: asked == key
+    rank = Rank(pool=pool)
+    lengths = rank.reload.load([rank.hit(tokens, [4, 5, 6, 7], computed=0, promised=4)])
+    assert lengths.tolist() == [lost]
+    assert rank.counters.failed_get_blocks == 1
+    assert rank.counters.recomputed_blocks == 4 - lost
+
+
+def test_load_uses_no_more_than_the_other_ranks_have():
+    """Another rank got one block less, so nobody uses it."""
+    pool, tokens = ScriptedPool(), prompt(100, 3)
+    spilled(pool, tokens, 3)
+    rank = Rank(pool=pool, agree=lambda lengths: np.minimum(lengths, 2))
+    assert rank.reload.load([rank.hit(tokens, [4, 5, 6], 0, 3)]).tolist() == [2]
+
+
+def test_load_never_takes_away_what_is_on_the_device():
+    """Ranks that cannot agree any more answer zero; computed blocks stay."""
+    rank = Rank(agree=np.zeros_like)
+    assert rank.reload.load([rank.hit(prompt(100, 3), [4, 5, 6], 2, 3)]).tolist() == [2]
+
+
+def test_load_waits_for_the_device_and_gives_up_in_time():
+    """The batch before never leaves the device: nothing is written, the host recomputes."""
+    pool, tokens = ScriptedPool(), prompt(100, 2)
+    spilled(pool, tokens, 2)
+    rank = Rank(pool=pool, device_idle=lambda: False)
+    assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
+    assert pool.gets == []
+
+
+def test_two_prompts_that_share_a_block_load_it_once():
+    """The same new prefix twice in a step: one get per block."""
+    pool, tokens = ScriptedPool(), prompt(100, 3)
+    spilled(pool, tokens, 3)
+    rank = Rank(pool=pool)
+    hits = [rank.hit(tokens, [4, 5, 6], 0, 3), rank.hit(tokens, [4, 5, 7], 0, 3)]
+    assert rank.reload.load(hits).tolist() == [3, 3]
+    assert sum(len(keys) for keys in pool.gets) == 4
+    assert rank.is_right(tokens, [4, 5, 7], 2)
+
+
+def test_prompts_that_disagree_about_a_shared_block_are_not_both_served():
+    """A collision of the host's hash gives two prompts one block; the second one recomputes."""
+    pool, one, two = ScriptedPool(), prompt(100, 1), prompt(500, 1)
+    spilled(pool, one, 1)
+    spilled(pool, two, 1)
+    rank = Rank(pool=pool)
+    lengths = rank.reload.load([rank.hit(one, [4], 0, 1), rank.hit(two, [4], 0, 1)])
+    assert lengths.tolist() == [1, 0]
+    assert rank.is_right(one, [4], 0)
+
+
+def test_blocks_already_holding_the_content_are_not_fetched():
+    """The device still has the bytes though the scheduler counts them as a pool hit."""
+    pool, tokens = ScriptedPool(), prompt(100, 2)
+    rank = Rank(pool=pool)
+    rank.compute(1, tokens, [4, 5])
+    rank.free(1, tokens, [4, 5])
+    assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [2]
+    assert pool.gets == []
+
+
+def test_tokens_that_only_share_a_host_hash_load_nothing():
+    """The alias said yes, the digest says no: one recompute, never a wrong block."""
+    pool, tokens = ScriptedPool(), prompt(100, 1)
+    spilled(pool, tokens, 1)
+    rank = Rank(pool=pool)
+    assert rank.reload.load([rank.hit([1, 2, 3, 4], [4], 0, 1)]).tolist() == [0]
+
+
+@pytest.mark.parametrize("answer", ["raises", "too short"])
+def test_a_pool_that_breaks_its_contract_costs_a_recompute(answer):
+    """Backends must not raise nor forget keys; if one does, the other ranks still get an answer."""
+    pool, tokens = ScriptedPool(), prompt(100, 2)
+    spilled(pool, tokens, 2)
+
+    def get(keys, buffers):
+        if answer == "raises":
+            raise RuntimeError("planted")
+        return [True]
+
+    pool.get = get
+    asked = []
+    rank = Rank(pool=pool, agree=lambda lengths: asked.append(lengths.tolist()) or lengths)
+    assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
+    assert asked == [[0]]

@@ -1,0 +1,231 @@
+"""What a sequence leaves behind reaches the pool whole, or not at all."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from mindie_kvpool_plugin.core.spill import Replica
+
+from .parts import ArrayMemory, Rank, ScriptedPool, prompt
+
+JOIN_S = 10.0
+
+
+def test_freed_blocks_are_stored_with_an_alias_written_after_the_data():
+    """Blocks [1, 2] of a finished sequence: two data keys in one put, then two aliases."""
+    rank = Rank()
+    tokens = prompt(100, 2)
+    rank.compute(7, tokens, [1, 2])
+    rank.free(7, tokens, [1, 2])
+    assert [len(keys) for keys in rank.pool.puts] == [2, 2]
+    assert all(key.count("/") == 3 for key in rank.pool.puts[0])
+    assert all(key.startswith("ns/model/") for key in rank.pool.puts[1])
+    assert rank.counters.spilled_blocks == 2
+    assert rank.counters.spilled_bytes == 2 * 96
+    rank.spill.check_integrity()
+
+
+def test_a_block_whose_put_failed_gets_no_alias():
+    """The alias says that the data is there."""
+    rank = Rank()
+    tokens = prompt(100, 3)
+    rank.compute(7, tokens, [1, 2, 3])
+    second = rank.keys.data(hexes(rank, tokens))[1]
+    rank.pool.refuse_put = lambda key: key == second
+    rank.free(7, tokens, [1, 2, 3])
+    assert len(rank.pool.alias_keys()) == 2
+    assert rank.counters.failed_put_blocks == 1
+
+
+def hexes(rank, tokens):
+    from mindie_kvpool_plugin.core import block_keys
+
+    return block_keys.hex_digests(block_keys.digest_chain(np.array(tokens), rank.keys.block_size))
+
+
+def test_blocks_known_to_be_in_the_pool_are_not_offered_again():
+    """A second sequence that hit the same blocks on the device frees them too."""
+    rank = Rank()
+    tokens = prompt(100, 2)
+    rank.compute(7, tokens, [1, 2])
+    rank.free(7, tokens, [1, 2])
+    rank.free(8, tokens, [1, 2])
+    assert len(rank.pool.puts) == 2
+    assert rank.counters.kept_blocks == 2
+
+
+def test_blocks_of_uncertain_content_are_not_stored():
+    """Written by a running sequence 7, hit and freed by 8: only 7 can say what they are."""
+    rank = Rank()
+    tokens = prompt(100, 2)
+    rank.compute(7, tokens, [1, 2])
+    rank.free(8, tokens, [1, 2])
+    assert rank.pool.puts == []
+    assert rank.counters.unclaimed_blocks == 2
+
+
+def test_a_known_block_is_stored_only_under_its_own_digest():
+    """The host's table may name a block for other tokens than it contains; then it is skipped."""
+    rank = Rank()
+    rank.pool.put_proof_s = 0.0
+    rank.compute(7, prompt(100, 1), [1])
+    rank.free(7, prompt(100, 1), [1])
+    stored = set(rank.pool.data_keys())
+    rank.free(8, prompt(500, 1), [1])
+    assert set(rank.pool.data_keys()) == stored
+
+
+def test_replicas_share_the_storing():
+    """Three ranks with the same bytes: each stores every third block, together they store all."""
+    pool = ScriptedPool()
+    tokens = prompt(100, 7)
+    for index in range(3):
+        rank = Rank(pool=pool, replica=Replica(index, 3))
+        rank.compute(7, tokens, list(range(1, 8)))
+        rank.free(7, tokens, list(range(1, 8)))
+        assert rank.counters.spilled_blocks == len(range(index, 7, 3))
+    assert len(pool.data_keys()) == len(pool.alias_keys()) == 7
+
+
+def test_overwrite_waits_for_the_spill_that_reads_the_block():
+    """The step that reuses block 1 goes on only after its bytes were read."""
+    reading, go_on = threading.Event(), threading.Event()
+    pool = ScriptedPool()
+    pool.before_put = lambda: (reading.set(), go_on.wait(JOIN_S))
+    rank = Rank(pool=pool, queue=100)
+    tokens = prompt(100, 1)
+    rank.compute(7, tokens, [1])
+    rank.free(7, tokens, [1])
+    assert reading.wait(JOIN_S)
+    order = []
+    step = threading.Thread(target=lambda: (rank.spill.before_write(8, np.array([1])), order.append("step")))
+    pool.before_put = lambda: None
+    step.start()
+    order.append("read")
+    go_on.set()
+    step.join(JOIN_S)
+    assert order == ["read", "step"]
+    assert rank.counters.fence_waits == 1
+    assert rank.memory.bound_threads == 1
+    rank.spill.close()
+
+
+def test_spills_that_have_not_begun_are_withdrawn_when_a_step_cannot_wait():
+    """The spill thread hangs on one sequence; the next one's block is overwritten and never stored."""
+    reading, go_on = threading.Event(), threading.Event()
+    pool = ScriptedPool()
+
+    def hang():
+        reading.set()
+        go_on.wait(JOIN_S)
+
+    pool.before_put = hang
+    rank = Rank(pool=pool, queue=100, fence_timeout_s=0.01)
+    first, second = prompt(100, 1), prompt(200, 1)
+    rank.compute(7, first, [1])
+    rank.compute(8, second, [2])
+    rank.free(7, first, [1])
+    assert reading.wait(JOIN_S)
+    rank.free(8, second, [2])
+    rank.spill.before_write(9, np.array([2]))  # returns although the pool still hangs
+    rank.memory.fill(2, 1)
+    go_on.set()
+    assert rank.spill.drain(JOIN_S)
+    assert rank.counters.withdrawn_blocks == 1
+    assert len(pool.data_keys()) == 1
+    rank.spill.close()
+
+
+def test_a_full_queue_drops_the_tail_of_the_chain_and_counts_it():
+    """Capacity for 2 of 5 blocks: the leading ones are useful without the others."""
+    reading, go_on = threading.Event(), threading.Event()
+    pool = ScriptedPool()
+    pool.before_put = lambda: (reading.set(), go_on.wait(JOIN_S))
+    rank = Rank(pool=pool, queue=3)
+    first, tokens = prompt(900, 1), prompt(100, 5)
+    rank.compute(6, first, [10])
+    rank.free(6, first, [10])
+    assert reading.wait(JOIN_S)
+    rank.compute(7, tokens, [1, 2, 3, 4, 5])
+    rank.free(7, tokens, [1, 2, 3, 4, 5])
+    go_on.set()
+    assert rank.spill.drain(JOIN_S)
+    assert rank.counters.dropped_blocks == 3
+    assert rank.keys.data(hexes(rank, tokens)[:2]) == pool.data_keys()[1:]
+    rank.spill.close()
+
+
+def test_blocks_taken_from_a_sequence_without_a_free_event_are_saved_first():
+    """Preempted sequence 7 lost blocks [1, 2] to 8 before the host told; its bytes are saved before the batch runs."""
+    rank = Rank()
+    tokens = prompt(100, 3)
+    rank.compute(7, tokens, [1, 2, 3])
+    from .parts import freed
+
+    rank.running[7] = (freed(7, tokens, [1, 2, 3]), np.ones(3, dtype=bool))
+    rank.spill.before_write(8, np.array([2, 1]))
+    assert rank.counters.spilled_blocks == 2
+    rank.directory.rewrite(8, np.array([2, 1]))
+    del rank.running[7]
+    rank.free(7, tokens, [1, 2, 3])
+    assert rank.counters.spilled_blocks == 3
+    assert len(rank.pool.data_keys()) == 3
+
+
+def test_blocks_of_a_batch_in_flight_are_not_read():
+    """The sequence that loses its block is still being computed: storing it now would store half a block."""
+    rank = Rank()
+    tokens = prompt(100, 1)
+    rank.compute(7, tokens, [1])
+    from .parts import freed
+
+    rank.running[7] = (freed(7, tokens, [1]), np.ones(1, dtype=bool))
+    rank.is_idle = False
+    rank.spill.before_write(8, np.array([1]))
+    assert rank.pool.puts == []
+
+
+@pytest.mark.parametrize("queue", [0, 100])
+def test_a_pool_that_raises_costs_only_the_spill(queue):
+    """Backends must not raise; if one does, fences open and the next spill works."""
+    pool = ScriptedPool()
+
+    def fail():
+        pool.before_put = lambda: None
+        raise RuntimeError("planted")
+
+    pool.before_put = fail
+    rank = Rank(pool=pool, queue=queue)
+    one, two = prompt(100, 1), prompt(200, 1)
+    rank.compute(7, one, [1])
+    rank.compute(8, two, [2])
+    rank.free(7, one, [1])
+    assert rank.spill.drain(JOIN_S)
+    assert rank.counters.failed_put_blocks == 1
+    rank.spill.before_write(9, np.array([1]))
+    rank.free(8, two, [2])
+    assert rank.spill.drain(JOIN_S)
+    assert len(pool.data_keys()) == 1
+    rank.spill.close()
+
+
+def test_chunks_are_spilled_and_released_one_by_one():
+    """With room for two blocks per call, five blocks take three puts of data and three of aliases."""
+    rank = Rank(memory=ArrayMemory(max_blocks_per_call=2))
+    tokens = prompt(100, 5)
+    rank.compute(7, tokens, [1, 2, 3, 4, 5])
+    rank.free(7, tokens, [1, 2, 3, 4, 5])
+    assert [len(keys) for keys in rank.pool.puts] == [2, 2, 2, 2, 1, 1]
+
+
+def test_close_leaves_nothing_reading_the_device():
+    """Queued spills are stored within the bound, and the thread is gone."""
+    rank = Rank(queue=100)
+    tokens = prompt(100, 2)
+    rank.compute(7, tokens, [1, 2])
+    rank.free(7, tokens, [1, 2])
+    rank.spill.close()
+    assert len(rank.pool.data_keys()) == 2
+    assert not any(thread.name == "kvpool-spill" and thread.is_alive() for thread in threading.enumerate())
+    rank.spill.before_write(9, np.array([1, 2]))

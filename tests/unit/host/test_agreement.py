@@ -1,0 +1,67 @@
+"""Ranks arrive at the same lengths, or give pool hits up within a bound."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.host import agreement
+from mindie_kvpool_plugin.host.agreement import Agreement
+
+JOIN_S = 60.0
+
+
+def meet(size, group, timeout_s=10.0):
+    ranks = [None] * size
+
+    def build(rank):
+        ranks[rank] = Agreement(rank, size, "auto", group, timeout_s)
+
+    threads = [threading.Thread(target=build, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_S)
+    return ranks
+
+
+def minimum(ranks, lengths):
+    results = [None] * len(ranks)
+
+    def run(index):
+        results[index] = ranks[index].minimum(np.array(lengths[index], dtype=np.int64)).tolist()
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(JOIN_S)
+    return results
+
+
+def test_minimum_is_the_same_on_all_ranks():
+    """Four ranks, each with a block less somewhere."""
+    ranks = meet(4, "test minimum")
+    assert minimum(ranks, [[5, 3], [4, 9], [5, 9], [7, 8]]) == [[4, 3]] * 4
+
+
+def test_minimum_gives_up_when_a_rank_is_gone():
+    """One of two ranks never comes: the other answers zero within its bound, then without waiting."""
+    ranks = meet(2, "test gone", timeout_s=0.2)
+    assert ranks[0].minimum(np.array([5], dtype=np.int64)).tolist() == [0]
+    assert ranks[0].broken
+    assert ranks[0].minimum(np.array([5], dtype=np.int64)).tolist() == [0]
+
+
+def test_ranks_that_do_not_meet_end_in_one_clear_error(monkeypatch):
+    """The message names the rank, the place and the setting for several nodes."""
+    monkeypatch.setattr(agreement, "MEETING_TIMEOUT_S", 0.3)
+    with pytest.raises(HostCompatError, match=r"rank 0 of 2 .*kv_pool\.agreement"):
+        Agreement(0, 2, "auto", "test alone", 1.0)
+
+
+def test_a_rebuilt_group_meets_anew():
+    """An engine built twice in one process does not find its old meeting place."""
+    for _ in range(2):
+        assert minimum(meet(2, "test twice"), [[1], [2]]) == [[1], [1]]

@@ -1,0 +1,99 @@
+"""Host arrays become records, and a shortened hit goes back into them consistently."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from mindie_kvpool_plugin.host import step_view
+
+
+def batch(lengths, computed=None, remote=None, **more):
+    count = len(lengths)
+    values = {
+        "batch_seq_len": np.array(lengths, dtype=np.int64),
+        "input_ids": np.arange(sum(lengths), dtype=np.int64),
+        "all_sequence_ids": np.arange(100, 100 + count, dtype=np.int64),
+        "computed_blocks": None if computed is None else np.array(computed, dtype=np.int64),
+        "remote_computed_blocks": None if remote is None else np.array(remote, dtype=np.int64),
+        "adapter_ids": [None] * count,
+        "batch_dp_rank_ids": np.zeros(count, dtype=np.int64),
+        "seq_lens": None,
+        "is_dummy_batch": False,
+    }
+    return SimpleNamespace(**{**values, **more})
+
+
+def test_prefills_slice_each_prompt_out_of_the_flat_tokens():
+    """Three prompts of 3, 2 and 4 tokens lie one after the other."""
+    prompts = step_view.prefills(batch([3, 2, 4]), np.array([9, 8, 7], np.int32), 0)
+    assert [p.tokens.tolist() for p in prompts] == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
+    assert [p.handle for p in prompts] == [9, 8, 7]
+
+
+def test_prefills_take_missing_hit_arrays_as_zeros_each_on_its_own():
+    """The host leaves an array out when it would be all zeros."""
+    (prompt,) = step_view.prefills(batch([8], remote=[2]), np.array([9]), 0)
+    assert (prompt.computed, prompt.promised) == (0, 2)
+    (prompt,) = step_view.prefills(batch([8], computed=[1], remote=[1]), np.array([9]), 0)
+    assert (prompt.computed, prompt.promised) == (1, 1)
+
+
+def test_prefills_leave_out_other_data_parallel_ranks_and_the_health_check():
+    """Their blocks are not in this worker's cache, or not written at all."""
+    metadata = batch([3, 2, 4], batch_dp_rank_ids=np.array([0, 1, 0]))
+    metadata.all_sequence_ids[2] = step_view.SIMULATE_SEQUENCE_ID
+    assert [p.row for p in step_view.prefills(metadata, np.array([9, 8, 0]), 0)] == [0]
+
+
+def test_first_written_block_goes_one_back_when_the_hit_covers_the_prompt():
+    """The host computes the last block again to have logits."""
+    (whole,) = step_view.prefills(batch([8]), np.array([9]), 0)
+    assert whole.first_written_block(2, 4) == 1
+    assert whole.first_written_block(1, 4) == 1
+    assert whole.first_written_block(0, 4) == 0
+
+
+def lower(metadata, rows, lengths):
+    inputs = SimpleNamespace(seq_lens=metadata.seq_lens)
+    step_view.lower_hits(metadata, inputs, rows, np.array(lengths), 4, 0)
+    return inputs
+
+
+def test_lower_hits_changes_only_what_fell_short():
+    """The array is replaced, not changed: others may hold the old one."""
+    metadata = batch([16, 16], computed=[1, 0], remote=[3, 2])
+    before = metadata.remote_computed_blocks
+    lower(metadata, [0, 1], [2, 2])
+    assert metadata.remote_computed_blocks.tolist() == [2, 2]
+    assert before.tolist() == [3, 2]
+    assert metadata.computed_blocks.tolist() == [1, 0]
+
+
+def test_lower_hits_drops_both_arrays_when_no_hit_is_left():
+    """prefix_cache fails on one without the other."""
+    metadata = batch([16], remote=[3])
+    lower(metadata, [0], [0])
+    assert metadata.remote_computed_blocks is None
+    assert metadata.computed_blocks is None
+
+
+def test_lower_hits_keeps_other_ranks_rows():
+    """Rows of other data-parallel ranks are theirs to judge."""
+    metadata = batch([16, 16], remote=[3, 2], batch_dp_rank_ids=np.array([0, 1]))
+    lower(metadata, [0], [0])
+    assert metadata.remote_computed_blocks.tolist() == [0, 2]
+
+
+def test_lower_hits_gives_the_tokens_back_to_seq_lens():
+    """Lengths over all data-parallel ranks count what is left to compute."""
+    metadata = batch([16, 16], remote=[3, 2], seq_lens=[[4, 8], [5]])
+    inputs = lower(metadata, [0, 1], [1, 2])
+    assert metadata.seq_lens == [[12, 8], [5]]
+    assert inputs.seq_lens == [[12, 8], [5]]
+
+
+def test_lower_hits_leaves_a_batch_without_hits_alone():
+    """Nothing promised, nothing to take back."""
+    metadata = batch([16], computed=None, remote=None)
+    lower(metadata, [0], [0])
+    assert metadata.remote_computed_blocks is None

@@ -1,0 +1,232 @@
+"""The faults of the real Mooncake Store that a plugin must survive, each shown to have happened."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from mindie_kvpool_plugin.blocks import Region
+from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.pools import mooncake
+from tests.conftest import HOST, Memory, freeze, wait_until
+
+PEER_KEYS = [f"peer/{number}" for number in range(8)]
+
+
+def _raw(pool, call):
+    answer = pool.client.lend(lambda connection: call(connection.store))
+    assert answer is not None
+    return answer
+
+
+def _raw_get(pool, keys: list[str], memory: Memory) -> list[int]:
+    sizes = [memory.buffers.sizes.tolist()] * len(keys)
+    return _raw(pool, lambda s: s.batch_get_into_multi_buffers(keys, memory.buffers.addresses.tolist(), sizes, False))
+
+
+def test_bare_client_dies_and_ours_answers_when_it_is_not_open(master, run_child) -> None:
+    """SIGSEGV before setup and after close is real, and our pool is never in that place."""
+    bare = {when: run_child("raw_call", when, master.address) for when in ("before_setup", "after_close")}
+    ours = run_child("our_calls", master.address)
+    for when, child in bare.items():
+        assert child.hear() == {"about_to": when}
+        assert child.wait() == -signal.SIGSEGV
+    assert ours.hear() == {"answers": [[False, False]] * 3}
+    assert ours.wait() == 0
+
+
+def test_wedged_client_is_replaced_and_works_again(own_master, run_child) -> None:
+    """A client that lost its peer by an overrun queue is replaced while its stuck call still sits in it."""
+    holder = run_child("peer", own_master.address, str(256 << 20), "0", "0")
+    holder.hear()
+    told = run_child("wedge", own_master.address, "whole").hear()
+    assert told["failures_in_a_row"] == 10
+    assert told["old_calls_in_flight"] >= 1
+    assert told["recovered"] is True
+    assert told["replacements"] == 1
+    assert told["put_after"] == [True]
+
+
+def test_split_calls_never_wedge_under_the_same_load(own_master, run_child) -> None:
+    """Four threads that together offer ten times the queue get every byte, with the client they began with."""
+    holder = run_child("peer", own_master.address, str(256 << 20), "0", "0")
+    holder.hear()
+    assert run_child("wedge", own_master.address, "split").hear() == {"good": 40, "replacements": 0}
+
+
+def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake) -> None:
+    """However many threads call, the gate's peak is the limit."""
+    pool = shared_mooncake
+    keys = [[f"gate{number}/{i}" for i in range(40)] for number in range(4)]
+    source = Memory(40).fill(1)
+    threads = [threading.Thread(target=pool.put, args=(names, source.buffers)) for names in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert _raw(pool, lambda s: s.batch_is_exist(keys[3])) == [1] * 40
+    assert 3 <= pool.client._current.gate.peak <= pool.client._current.gate.limit == 24
+
+
+def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master, open_mooncake) -> None:
+    """Negative exist codes, which Python takes for true, become False; one call is bounded by the client's 4.3 s."""
+    pool, memory = open_mooncake(own_master), Memory(2)
+    assert pool.put(["a", "b"], memory.fill(2).buffers) == [True, True]
+    own_master.kill()
+    started = time.monotonic()
+    assert pool.exists(["a", "b"]) == [False, False]
+    assert time.monotonic() - started < 6
+    assert _raw(pool, lambda s: s.batch_is_exist(["a"])) == [-900]
+    own_master.start()
+
+
+def test_get_misses_and_put_recovers_when_the_master_restarts_empty(own_master, open_mooncake) -> None:
+    """A restarted master has forgotten every key; the same client stores again soon after."""
+    pool, memory = open_mooncake(own_master), Memory(2).fill(3)
+    assert pool.put(["a", "b"], memory.buffers) == [True, True]
+    own_master.restart()
+    wait_until(lambda: pool.put(["new"], memory.buffers.take(slice(0, 1))) == [True], 20, "segment is back")
+    assert pool.get(["a", "b"], Memory(2).buffers) == [False, False]
+    assert pool.put(["a", "b"], memory.buffers) == [True, True]
+
+
+def test_calls_return_when_the_master_hangs(own_master, open_mooncake) -> None:
+    """A master that does not answer costs rpc_timeout_s, not 30 s; afterwards the keys are still there."""
+    pool, memory = open_mooncake(own_master), Memory(2).fill(4)
+    assert pool.put(["a", "b"], memory.buffers) == [True, True]
+    assert own_master.process is not None
+    freeze(own_master.process.pid)
+    try:
+        started = time.monotonic()
+        assert pool.exists(["a", "b"]) == [False, False]
+        assert 1 < time.monotonic() - started < 6
+    finally:
+        own_master.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 10, "the keys are back")
+
+
+def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master, open_mooncake, run_child) -> None:
+    """A dead process's keys exist until the master notices; getting them fails per key, ours stay good."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "8", "5")
+    assert peer.hear() == {"stored": [True] * 8}
+    pool, target = open_mooncake(own_master), Memory(8)
+    own = Memory(1).fill(6)
+    assert pool.put(["own"], own.buffers) == [True]
+    assert pool.get(PEER_KEYS, target.buffers) == [True] * 8
+    assert np.array_equal(target.bytes, Memory(8).fill(5).bytes)
+    peer.end()
+    assert pool.exists(PEER_KEYS) == [True] * 8
+    started = time.monotonic()
+    assert pool.get(["own", *PEER_KEYS[1:]], target.clear().buffers) == [True] + [False] * 7
+    assert time.monotonic() - started < 5
+    assert np.array_equal(target.bytes[0], own.bytes[0])
+    wait_until(lambda: pool.exists(PEER_KEYS) == [False] * 8, 20, "the master forgets the dead process")
+    assert pool.client.replacements == 0
+
+
+def test_get_gives_up_early_when_a_peer_hangs(own_master, open_mooncake, run_child) -> None:
+    """The 3 s of a stopped process are paid once per call, not once per piece."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "8", "7")
+    peer.hear()
+    pool, target = open_mooncake(own_master, 0, max_slices_in_flight=6), Memory(8)
+    assert pool.get(PEER_KEYS, target.buffers) == [True] * 8
+    freeze(peer.process.pid)
+    try:
+        started = time.monotonic()
+        assert pool.get(PEER_KEYS, target.buffers) == [False] * 8
+        assert 1 < time.monotonic() - started < 8
+    finally:
+        peer.signal(signal.SIGCONT)
+
+
+def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake) -> None:
+    """The bare client reports success and fills only the last one."""
+    pool, source, target = shared_mooncake, Memory(2).fill(8), Memory(5)
+    keys = ["twice/a", "twice/b"]
+    assert pool.put(keys, source.buffers) == [True, True]
+    repeated = [keys[0], keys[1], keys[0], keys[0], keys[1]]
+    assert _raw_get(pool, repeated, target) == [source.buffers.block_bytes] * 5
+    assert not target.bytes[0].any()
+    assert pool.get(repeated, target.clear().buffers) == [True] * 5
+    assert np.array_equal(target.bytes, source.bytes[[0, 1, 0, 0, 1]])
+
+
+def test_codes_of_the_bare_client_are_what_we_normalise(shared_mooncake) -> None:
+    """Get succeeds with the size; -600 too small; -800 too large; an existing key is put with 0."""
+    pool, source = shared_mooncake, Memory(1).fill(9)
+    assert pool.put(["codes"], source.buffers) == [True]
+    assert _raw_get(pool, ["codes"], Memory(1)) == [source.buffers.block_bytes]
+    assert _raw_get(pool, ["codes"], Memory(1, segments=2)) == [-600]
+    assert _raw_get(pool, ["codes"], Memory(1, segments=4)) == [-800]
+    other = Memory(1).fill(10).buffers
+    assert _raw(
+        pool,
+        lambda s: s.batch_put_from_multi_buffers(["codes"], other.addresses.tolist(), [other.sizes.tolist()]),
+    ) == [0]
+    assert pool.get(["codes"], Memory(1, segments=4).buffers) == [False]
+
+
+def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, open_mooncake) -> None:
+    """Asking for an alias leases the data it stands for; ungrouped data put at the same time is evicted."""
+    pool, size = open_mooncake(own_master, 32 << 20), 512 << 10
+    own_master.restart()
+    data = Memory(16, 1, size).fill(11)
+    kept, lost = [f"kept/{i}" for i in range(8)], [f"lost/{i}" for i in range(8)]
+    wait_until(lambda: pool.put(["first"], data.buffers.head(64).take(slice(0, 1))) == [True], 20, "segment is back")
+    groups = [f"group/{i}" for i in range(8)]
+    aliases = [f"alias/{i}" for i in range(8)]
+    assert pool.put(lost, data.buffers.take(slice(8, 16))) == [True] * 8
+    assert pool.put(kept, data.buffers.take(slice(0, 8)), groups) == [True] * 8
+    assert pool.put(aliases, data.buffers.take(slice(0, 8)).head(64), groups) == [True] * 8
+    flood = Memory(1, 1, size).fill(12)
+    for number in range(160):
+        assert pool.exists(aliases) == [True] * 8, "the lease is renewed long before it ends"
+        pool.put([f"flood/{number}"], flood.buffers)
+    assert sum(pool.get(lost, data.buffers.take(slice(8, 16)))) < 8
+    target = Memory(8, 1, size)
+    assert pool.get(kept, target.buffers) == [True] * 8
+    assert np.array_equal(target.bytes, data.bytes[:8])
+
+
+def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, open_mooncake) -> None:
+    """-200 with all keys leased: a few retries, False, and True again when the lease has run out."""
+    pool, size = open_mooncake(own_master, 16 << 20), 1 << 20
+    block = Memory(1, 1, size).fill(13)
+    started = time.monotonic()
+    stored = []
+    while pool.put([f"full/{len(stored)}"], block.buffers) == [True]:
+        stored.append(f"full/{len(stored)}")
+        assert all(pool.exists(stored)), "every key is leased, none can be evicted"
+        started = time.monotonic()
+    refused = time.monotonic() - started
+    assert 10 < len(stored) <= 16
+    assert mooncake.NO_SPACE_RETRIES * mooncake.NO_SPACE_PAUSE_S <= refused < 1
+    wait_until(lambda: pool.put(["later"], block.buffers) == [True], 10, "the lease has run out")
+
+
+def test_register_names_the_region_when_mooncake_refuses_it(master, open_mooncake) -> None:
+    """An exact repeat is fine, an overlap is refused by Mooncake, too many by us."""
+    pool, memory = open_mooncake(master, 0), Memory(4)
+    whole = Region(memory.bytes.ctypes.data, memory.bytes.nbytes)
+    pool.register([whole, whole])
+    pool.register([whole])
+    with pytest.raises(PoolError, match=r"register \d+ bytes at 0x[0-9a-f]+: -600"):
+        pool.register([Region(whole.address, 4096)])
+    with pytest.raises(PoolError, match=r"257 memory regions .* register 256"):
+        pool.register([Region(whole.address + i, 1) for i in range(256)])
+
+
+def test_two_pools_of_one_process_have_names_of_their_own(master, open_mooncake) -> None:
+    """local_hostname without a port gets a different free one for every client, held while it lives."""
+    names = [open_mooncake(master, 0).client._current.name for _ in range(2)]
+    assert names[0] != names[1]
+    for name in names:
+        host, port = name.split(":")
+        with socket.socket() as probe, pytest.raises(OSError, match="in use"):
+            probe.bind((HOST, int(port)))
+        assert host == HOST

@@ -1,0 +1,82 @@
+"""Imports point down: simulator, cli -> host -> assemble -> core -> pools -> config -> errors, blocks."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "mindie_kvpool_plugin"
+NAME = PACKAGE.name
+
+MAY_IMPORT = {
+    "errors": set(),
+    "blocks": set(),
+    "observability": {"observability"},
+    "config": {"config", "errors", "blocks", "observability"},
+    "pools": {"pools", "config", "errors", "blocks", "observability"},
+    "core": {"core", "errors", "blocks", "observability", "pools.base"},
+    "assemble": {"core", "pools", "config", "errors", "blocks", "observability"},
+    "host": {"host", "assemble", "core", "config", "errors", "blocks", "observability", "pools.base"},
+    # status tells what host would do; demo drives the simulator; the check knows config only
+    "cli.status": {"host"},
+    "cli.demo": {"simulator", "errors", "cli", "observability"},
+    "cli": {"cli", "config", "errors"},
+    "simulator": {"simulator", "host", "assemble", "core", "pools", "config", "errors", "blocks", "observability"},
+}
+ONLY_IN = {"torch": ("host", "simulator"), "torch_npu": ("host",), "mindie_llm": ("host", "simulator")}
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "host_tree" not in path.parts)
+
+
+def module_of(path):
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def imports(path):
+    """(line, dotted name) of every import in a file, also of names imported from a package of ours."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = PACKAGE.parent.joinpath(*node.module.split("."), alias.name)
+                is_module = node.module.startswith(NAME) and (inner.with_suffix(".py").exists() or inner.is_dir())
+                yield node.lineno, f"{node.module}.{alias.name}" if is_module else node.module
+
+
+def rule_for(module):
+    candidates = [name for name in MAY_IMPORT if module == name or module.startswith(name + ".")]
+    return MAY_IMPORT[max(candidates, key=len)] if candidates else set()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[module_of(path) for path in SOURCES])
+def test_imports_point_down(path):
+    """The offending line is named."""
+    module = module_of(path)
+    wrong = []
+    for line, name in imports(path):
+        top = name.split(".")[0]
+        if top == NAME:
+            inner = name.removeprefix(NAME).lstrip(".")
+            allowed = rule_for(module)
+            if inner and not any(inner == a or inner.startswith(a + ".") for a in allowed):
+                wrong.append(f"{path.name}:{line} imports {name}")
+        elif top in ONLY_IN and not module.startswith(ONLY_IN[top]):
+            wrong.append(f"{path.name}:{line} imports {name}, known only in {', '.join(ONLY_IN[top])}")
+        elif top == "mooncake" and not module.startswith("pools.mooncake"):
+            wrong.append(f"{path.name}:{line} imports {name}")
+    assert not wrong
+
+
+def test_importing_the_package_changes_nothing():
+    """No finder, no hook, no heavy module: only host.activate arms, and only when called."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; before = list(sys.meta_path); import mindie_kvpool_plugin;"
+        "assert sys.meta_path == before;"
+        "assert not {'torch', 'mooncake', 'wrapt', 'numpy'} & set(sys.modules), 'heavy import'"
+    )
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, check=False, cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,58 @@
+"""Engines and runs the walks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape
+from mindie_kvpool_plugin.simulator.oracle import reference_answer
+from mindie_kvpool_plugin.simulator.run import Result, RunConfig
+from mindie_kvpool_plugin.simulator.traffic import Chat, Traffic
+
+SHAPES = {
+    "gqa": ModelShape(),
+    "gqa-fewer-heads-than-ranks": ModelShape(num_kv_heads=2),
+    "mla": ModelShape(num_kv_heads=1, mla=(32, 8), dtype="bfloat16"),
+    "int8-keys": ModelShape(int8_key_layers=(0,)),
+    "sparse": ModelShape(index_head_size=8),
+}
+
+MODES = [
+    (EngineConfig(tp=tp, async_scheduling=async_scheduling, shape=SHAPES[shape]), f"{shape}-tp{tp}-{how}")
+    for how, async_scheduling in (("sync", False), ("async", True))
+    for shape, tp in (
+        ("gqa", 1),
+        ("gqa", 2),
+        ("gqa-fewer-heads-than-ranks", 4),
+        ("mla", 2),
+        ("int8-keys", 1),
+        ("sparse", 1),
+    )
+]
+"""Engine configurations with their names."""
+
+
+def chat(speakers: int = 8, turns: int = 3, seed: int = 0) -> Callable[[], Traffic]:
+    return lambda: Chat(speakers, turns, seed=seed)
+
+
+def counts(result: Result) -> dict[str, object]:
+    """What must not differ between two runs of the same."""
+    return {name: getattr(result, name) for name in Result.__slots__ if name not in {"hook_seconds", "seconds"}}
+
+
+def assert_right(result: Result) -> None:
+    assert (result.corruptions, result.wrong_answers, result.leaked_blocks) == (0, 0, 0)
+
+
+def assert_right_so_far(engine: Engine) -> None:
+    vocab = engine.config.shape.vocab_size
+    assert not engine.oracle.events
+    assert engine.leaked_blocks == 0
+    for request in engine.done:
+        assert request.answer == reference_answer(request.prompt, len(request.answer), vocab, request.adapter)
+
+
+def run_config(engine: EngineConfig, traffic: Callable[[], Traffic], **more: object) -> RunConfig:
+    return RunConfig(engine, traffic, **more)  # type: ignore[arg-type]

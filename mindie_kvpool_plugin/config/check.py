@@ -81,16 +81,18 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
 def _placed(findings: list[Finding], document: Document) -> list[Finding]:
     """With positions, and without findings about a value that the load stage had to make up."""
     placed = [document.locate(finding) for finding in findings[: 2 * MAX_FINDINGS]]
-    broken = [(f.line, f.column or 0) for f in placed if f.code.startswith("JS-") and f.code != "JS-20"]
+    broken = [(f.line, f.column or 0) for f in placed if f.code in _MADE_UP]
     return [f for f in placed if f.code not in _ABOUT_VALUES or not _covers(f, broken)]
 
 
+# the load stage put a stand-in where these were found
+_MADE_UP = frozenset({"JS-09", "JS-13", "JS-14", "JS-15", "JS-16", "JS-18", "JS-22", "JS-23"})
 _ABOUT_VALUES = frozenset({"SC-02", "SC-03", "SC-04", "SC-05", "SC-08"})
 
 
 def _covers(finding: Finding, places: list[tuple[int | None, int]]) -> bool:
     start = finding.column or 0
-    return any(line == finding.line and start <= column <= start + finding.length for line, column in places)
+    return any(line == finding.line and start <= column < start + finding.length for line, column in places)
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str]:

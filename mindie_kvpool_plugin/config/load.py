@@ -240,7 +240,8 @@ def _check_end(document: Document) -> None:
         return
     if rest:
         start = len(document.text) - len(rest)
-        edits = (Edit(document.end, len(document.text), "\n"),)
+        # more than brackets may be a section that one brace too many cut off: that is for the user to decide
+        edits = (Edit(document.end, len(document.text), "\n"),) if not rest.strip("]}, \t\r\n") else ()
         finding = Finding("JS-19", "error", "boot", value=rest[:40], edits=edits)
         document.findings.append(document.placed(finding, start, start + len(rest.split("\n", 1)[0])))
 

@@ -130,6 +130,8 @@ class _Recovery:
         if kind == "COMMA" and self.comma is None and self._can("COMMA"):
             self.comma = token
             return
+        if kind == "STRING" and self._is_member_in_array() and self._colon_follows(token):
+            self._close_missing(token)
         if self.comma is not None and not self._settle_comma(token):
             return
         for _ in range(6):  # each round repairs one thing in front of the token
@@ -206,9 +208,6 @@ class _Recovery:
             return self._drop("JS-25", token)
         if self._first_on_line(token) and token.type == "NUMBER" and str(token).isdigit():
             return self._drop("JS-07", token, delete=True)
-        in_array = bool(self.open) and self.open[-1][0].type == "LBRACKET"
-        if in_array and token.type == "STRING" and self._colon_follows(token):
-            return self._close_missing(token)
         self._insert("JS-04", "COMMA", token)
         return True
 
@@ -249,6 +248,11 @@ class _Recovery:
         opener, name = self.open[-1]
         self._insert("JS-10", _CLOSER[opener.type], token, **self._opener(opener, name))
         return True
+
+    def _is_member_in_array(self) -> bool:
+        """Whether a key met now would stand in a list whose parent is an object: the list was not closed."""
+        kinds = [opener.type for opener, _ in self.open[-2:]]
+        return kinds == ["LBRACE", "LBRACKET"] and self.last is not None and self.last.type != "LBRACKET"
 
     def _close_all(self) -> None:
         if self.done:

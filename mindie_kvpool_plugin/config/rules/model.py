@@ -61,7 +61,7 @@ def _on_disk(view: View, named: str, path: tuple[str | int, ...]) -> Iterator[Fa
     else:
         weights = view.followed.weights.get(int(path[3]))
         document = weights.document if weights is not None else None
-        if document is not None and not isinstance(document.value, dict):
+        if document is not None and not (document.is_valid and isinstance(document.value, dict)):
             yield fault(*path, variant="bad_config", value=named)
 
 

@@ -55,7 +55,7 @@ def several_nodes_need_a_rank_table(view: View) -> Iterator[Fault]:
         yield Fault(path, params, "missing")
     elif view.situation.on_server and table.facts.mode & 0o137:
         yield Fault(path, params | {"mode": f"{table.facts.mode:04o}"}, "mode")
-    elif not isinstance(table.value, dict):
+    elif not isinstance(table.value, dict) or table.document is None or not table.document.is_valid:
         yield Fault(path, params, "json")
     else:
         for problem, extra in _table_problems(table.value):

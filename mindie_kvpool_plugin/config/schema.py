@@ -37,6 +37,7 @@ _LIMITS = {
     "maxLength": "SC-05",
     "minItems": "SC-05",
     "maxItems": "SC-05",
+    "maxProperties": "SC-05",
 }
 
 
@@ -90,8 +91,8 @@ def _prepared(value: Any, schema: Schema, path: tuple[str | int, ...], walk: _Wa
         if items is None or depth > MAX_DEPTH:
             return []
         return [_prepared(item, items, (*path, i), walk, depth + 1) for i, item in enumerate(value[:MAX_ITEMS])]
-    if isinstance(value, float):
-        return _prepared_float(value, schema, path, walk)
+    if isinstance(value, float) or (isinstance(value, bool) and schema.get("x-coerced")):
+        return _prepared_float(float(value), schema, path, walk)
     if isinstance(value, int) and value.bit_length() > 64:
         # the host stores what does not fit 64 bits as a floating-point number; the validator cannot
         return 2**62 if value > 0 else -(2**62)
@@ -102,6 +103,8 @@ def _prepared_object(
     value: dict[str, Any], schema: Schema, path: tuple[str | int, ...], walk: _Walk, depth: int
 ) -> dict[str, Any]:
     known: dict[str, Schema] = schema.get("properties", {})
+    if "maxProperties" in schema:
+        return dict.fromkeys(list(value)[:MAX_KEYS])
     copy = {}
     for number, (key, item) in enumerate(value.items()):
         if key in known:

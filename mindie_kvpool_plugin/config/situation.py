@@ -92,6 +92,7 @@ class FileFacts:
     owner: int = -1
     group: int = -1
     size: int = 0
+    real_path: str = ""
 
 
 @dataclass(slots=True)
@@ -124,4 +125,5 @@ def _look(path: str) -> FileFacts:
         owner=status.st_uid,
         group=status.st_gid,
         size=status.st_size,
+        real_path=os.path.realpath(path),
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from mindie_kvpool_plugin.config.rules.family import family
 from mindie_kvpool_plugin.config.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.config.rules.view import B, K, View
+from mindie_kvpool_plugin.config.rules.view import B, K, View, text
 
 AT = (B, K, "asyncWrite")
 
@@ -84,7 +84,7 @@ def async_write_knows_few_models(view: View) -> Iterator[Fault]:
 def async_write_needs_atb(view: View) -> Iterator[Fault]:
     """Only the ATB wrapper signals."""
     for index, model in enumerate(view.models):
-        if view.is_host_async and model.get("backendType") in {"torch", "ms"}:
+        if view.is_host_async and text(model, "backendType") in {"torch", "ms"}:
             yield fault(*view.model_path(index, "backendType"))
 
 

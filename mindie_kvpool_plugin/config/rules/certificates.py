@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from mindie_kvpool_plugin.config.rules.registry import Fault, fault, rule
@@ -105,7 +106,9 @@ def _file(view: View, path: tuple[str | int, ...], name: str) -> Iterator[Fault]
     if home is None or not view.situation.follow or "\0" in name:
         return
     facts = view.followed.disk.facts(f"{home}/{name}")
-    if not facts.is_file:
+    if not facts.is_file or not facts.real_path.startswith(f"{os.path.realpath(home)}/"):
         yield fault(*path, file=name[:80])
+    elif facts.is_link:
+        yield fault(*path, variant="link", file=name[:80])
     elif facts.mode & _BAD_BITS:
         yield fault(*path, variant="mode", file=name[:80], mode=f"{facts.mode:04o}")

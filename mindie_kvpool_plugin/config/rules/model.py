@@ -271,7 +271,7 @@ def some_models_need_a_fixed_memory(view: View) -> Iterator[Fault]:
         kind = str(family(view, index).config.get("model_type", ""))
         if re.search(r"vl|vision|llava|internvl|glm4v|audio|mllama", kind):
             yield fault(*view.model_path(index, "npuMemSize"), reason=kind[:30])
-        elif view.is_dmi and model.get("backendType") in {"torch", "ms"}:
+        elif view.is_dmi and text(model, "backendType") in {"torch", "ms"}:
             yield fault(*view.model_path(index, "npuMemSize"), reason=f"inferMode dmi, {model['backendType']}")
 
 
@@ -302,3 +302,35 @@ def adapters_are_there(view: View) -> Iterator[Fault]:
 def _resolved(view: View, folder: str) -> Path:
     path = Path(folder.replace("\0", ""))
     return path if path.is_absolute() or view.situation.home is None else view.situation.home / path
+
+
+_TYPED = frozenset(
+    (
+        "modelInstanceType", "modelName", "modelWeightPath", "worldSize", "cpuMemSize", "npuMemSize", "backendType",
+        "trustRemoteCode", "pluginParams", "plugin_params", "models", "dp", "sp", "cp", "tp", "moe_tp", "moe_ep",
+    )
+)  # fmt: skip
+"""Keys of a model that other rules and the schema judge."""
+
+
+@rule(
+    "CF-12", "warning", "silent", "0, 1.5 (O)",
+    wrong='"temperature": 0.9',
+    right='"temperature": "0.9"',
+)  # fmt: skip
+def numbers_reach_the_worker_unchanged(view: View) -> Iterator[Fault]:
+    """Extra keys are handed over as text of 32-bit integers."""
+    for index, model in enumerate(view.models):
+        for key, value in list(model.items())[:200]:
+            path = view.model_path(index, key)
+            if key in _TYPED or isinstance(value, (str, bool)):
+                continue
+            size = worker_integer(model, key)
+            if size is None:
+                yield fault(*path, variant="dropped", key=key[:40])
+            elif size != value:
+                yield fault(*path, key=key[:40], size=size)
+    for key in ("maxLoras", "maxLoraRank"):
+        count = integer(view.deploy, key)
+        if count is not None and count >= 2**31:
+            yield fault(B, D, key, variant="lora", key=key)

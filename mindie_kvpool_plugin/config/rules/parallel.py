@@ -81,7 +81,7 @@ def _outer(path: tuple[str | int, ...], key: str, value: Any, model: Section) ->
     size = worker_integer(model, key)
     if size is None or size < 1:
         yield fault(*path, key=key)
-    elif isinstance(value, (bool, float)):
+    elif isinstance(value, (bool, float)) or value != size:
         yield fault(*path, variant="cast", severity="warning", outcome="silent", key=key, size=size)
 
 

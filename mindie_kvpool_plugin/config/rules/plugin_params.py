@@ -105,6 +105,9 @@ def words_have_their_fields(view: View) -> Iterator[Fault]:
     gamma = integer(view.deploy, "speculationGamma", 0) or 0
     for _, plugins, path in _parts(view):
         content = plugins.content or {}
+        tokens = content.get("num_speculative_tokens")
+        if "mtp" in plugins.words and isinstance(tokens, int) and tokens > 0:
+            gamma = max(tokens, 2 * tokens - 2)  # the host sets it anew
         if "mtp" in plugins.words:
             yield from _mtp(content, path, view)
         if "la" in plugins.words:

@@ -210,7 +210,7 @@ def master_port_is_free(view: View) -> Iterator[Fault]:
     if pool is None or not isinstance(master, str):
         return
     host, _, port = master.strip().rpartition(":")
-    same_host = _LOCAL.fullmatch(host) or host in {text(view.server, "ipAddress"), (value or {}).get("local_hostname")}
+    same_host = _LOCAL.fullmatch(host) or host in (text(view.server, "ipAddress"), text(value or {}, "local_hostname"))
     if not port.isdigit():
         yield fault(*AT, variant="no_port", place=at_key(pool, "master_server_address"), address=master[:60])
         return

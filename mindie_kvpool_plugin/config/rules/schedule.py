@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mindie_kvpool_plugin.config.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.config.rules.view import B, C, D, View, integer
+from mindie_kvpool_plugin.config.rules.view import B, C, D, View, coerced, integer, text
 
 SHIPPED_BACKEND = "mindieservice_llm_engine"
 DEFAULT_PARTIAL_PREFILLS = 64
@@ -51,8 +51,8 @@ def batch_sizes_fit(view: View) -> Iterator[Fault]:
         size = integer(view.schedule, key)
         if size is not None and batch is not None and size > batch:
             yield fault(B, C, key, key=key, size=size, batch=batch)
-    partial = integer(view.schedule, "maxNumPartialPrefills", DEFAULT_PARTIAL_PREFILLS)
-    long = integer(view.schedule, "maxLongPartialPrefills", DEFAULT_LONG_PREFILLS)
+    partial = coerced(view.schedule, "maxNumPartialPrefills", DEFAULT_PARTIAL_PREFILLS)
+    long = coerced(view.schedule, "maxLongPartialPrefills", DEFAULT_LONG_PREFILLS)
     if partial is not None and long is not None and long > partial:
         key = "maxLongPartialPrefills" if "maxLongPartialPrefills" in view.schedule else "maxNumPartialPrefills"
         yield fault(B, C, key, variant="partial", long=long, partial=partial)
@@ -128,7 +128,7 @@ def values_are_the_documented_ones(view: View) -> Iterator[Fault]:
     for index, model in enumerate(view.models):
         if model.get("backendType") == "ms":
             yield fault(*view.model_path(index, "backendType"), documented="atb, torch")
-        if model.get("modelInstanceType") in {"TargetModel", "AssistantModel"}:
+        if text(model, "modelInstanceType") in {"TargetModel", "AssistantModel"}:
             yield fault(*view.model_path(index, "modelInstanceType"), documented="Standard, StandardMock")
     block = integer(view.schedule, "cacheBlockSize")
     if block is not None and 0 < block < 128 and block % 16:

@@ -103,7 +103,7 @@ def edge_cloud_split_excludes(view: View) -> Iterator[Fault]:
     excluded = [
         ("multiNodesInferEnabled", view.is_multi_node),
         ("distDPServerEnabled", view.server.get("distDPServerEnabled") is True),
-        ("backendType", bool(view.models) and view.models[0].get("backendType") in {"torch", "ms"}),
+        ("backendType", bool(view.models) and text(view.models[0], "backendType") in {"torch", "ms"}),
         ("templateType", view.schedule.get("templateType") == "Mix"),
         ("supportSelectBatch", view.schedule.get("supportSelectBatch") is True),
         ("bufferResponseEnabled", view.schedule.get("bufferResponseEnabled") is True),
@@ -114,7 +114,7 @@ def edge_cloud_split_excludes(view: View) -> Iterator[Fault]:
     for name, is_set in excluded:
         if is_set:
             yield fault(*at, excluded=name)
-    if view.server.get("layerwiseDisaggregatedRoleType") not in {"master", "slave"}:
+    if text(view.server, "layerwiseDisaggregatedRoleType") not in {"master", "slave"}:
         yield fault(S, "layerwiseDisaggregatedRoleType", variant="role")
     yield from _split_sizes(view)
 

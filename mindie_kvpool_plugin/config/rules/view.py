@@ -36,6 +36,12 @@ def integer(values: Section, key: str, default: int | None = None) -> int | None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def coerced(values: Section, key: str, default: int) -> int | None:
+    """A number as the host takes it where it checks no type: fractions are cut, true is 1."""
+    value = values.get(key, default)
+    return int(value) if isinstance(value, (bool, int, float)) and abs(value) < 2**53 else None
+
+
 def text(values: Section, key: str) -> str:
     """A text; empty when absent or of another type."""
     value = values.get(key)

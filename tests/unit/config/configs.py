@@ -21,6 +21,7 @@ SHORT = {
     "M": ["BackendConfig", "ModelDeployConfig", "ModelConfig", 0],
     "C": ["BackendConfig", "ScheduleConfig"],
 }
+WHOLE = {"B.kvPoolConfig", "B.ModelDeployConfig", "B.ScheduleConfig", "D.ModelConfig"}
 ABSENT = object()
 WITH_POOL = {
     "K.backend": "mooncake",
@@ -32,7 +33,8 @@ WITH_POOL = {
 def changed(changes: dict[str, Any]) -> dict[str, Any]:
     """The minimal configuration with values set by names such as ``S.port``; ABSENT removes one."""
     root = copy.deepcopy(MINIMAL)
-    for name, value in changes.items():
+    # a section replaced as a whole comes last: the others are set inside it
+    for name, value in sorted(changes.items(), key=lambda item: item[0] in WHOLE):
         section, key = name.split(".", 1)
         here: Any = root
         for part in SHORT[section]:

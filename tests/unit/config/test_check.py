@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from mindie_kvpool_plugin.config import schemas
 from mindie_kvpool_plugin.config.check import check_bytes
 from mindie_kvpool_plugin.config.load import MAX_BYTES
 from mindie_kvpool_plugin.config.situation import Situation
@@ -40,13 +41,32 @@ def test_masking_of_the_host_is_not_copied():
     assert codes(check({**split, "S.port": 80})) == ["SC-03"]
 
 
-@pytest.mark.parametrize("value", [None, [], {}, "x", 5, True, [[]], {"a": {}}])
-@pytest.mark.parametrize("name", ["S.port", "K.backend", "K.configPath", "M.plugin_params", "M.models", "M.dp",
-                                  "D.ModelConfig", "D.LoraModules", "B.npuDeviceIds", "C.templateType",
-                                  "M.modelWeightPath", "M.modelName", "B.kvPoolConfig", "S.tlsCaFile"])  # fmt: skip
-def test_any_type_anywhere_is_a_finding_or_fine(name, value):
+STRANGE = [None, [], {}, "x", "", 5, -1, 2.5, True, 2**70, [[]], {"a": {}}, ["x"], [None], "\0"]
+
+
+def keys_of(name):
+    """All keys the schema knows in a section."""
+    schema = schemas.config_schema("3.0.0")
+    sections = {
+        "S": schema["properties"]["ServerConfig"],
+        "B": schema["properties"]["BackendConfig"],
+        "K": schema["properties"]["BackendConfig"]["properties"]["kvPoolConfig"],
+        "D": schema["properties"]["BackendConfig"]["properties"]["ModelDeployConfig"],
+        "C": schema["properties"]["BackendConfig"]["properties"]["ScheduleConfig"],
+        "M": schema["$defs"]["model"],
+    }
+    return [f"{name}.{key}" for key in sections[name]["properties"]]
+
+
+SITUATIONS = [{}, {"S.layerwiseDisaggregated": True}, {"B.multiNodesInferEnabled": True, "S.inferMode": "dmi"}]
+
+
+@pytest.mark.parametrize("name", [key for section in "SBKDCM" for key in keys_of(section)])
+def test_any_type_anywhere_is_a_finding_or_fine(name):
     """No rule trips over a value another stage has complained about."""
-    check({**WITH_POOL, name: value} if not name.startswith("B.kv") else {name: value})
+    for number, value in enumerate(STRANGE):
+        result = check({**WITH_POOL, **SITUATIONS[number % len(SITUATIONS)], "S.httpsEnabled": True, name: value})
+        assert result.findings
 
 
 MIB = 1 << 20

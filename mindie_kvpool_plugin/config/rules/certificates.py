@@ -53,9 +53,21 @@ def file_lists_have_the_right_length(view: View) -> Iterator[Fault]:
             yield from _length(view.server, S, f"{prefix}CaFile", 1, distinct=True)
             if text(view.server, f"{prefix}CrlPath"):
                 yield from _length(view.server, S, f"{prefix}CrlFiles", 0, distinct=True)
+    for key in ("interCommTlsCaFiles", "interCommTlsCrlFiles"):
+        yield from _loose_list(view, key)
     if view.backend.get("interNodeTLSEnabled") is True:
         yield from _length(view.backend, B, "interNodeTlsCaFiles", 1, distinct=False)
         yield from _length(view.backend, B, "interNodeTlsCrlFiles", 0, distinct=False)
+
+
+def _loose_list(view: View, key: str) -> Iterator[Fault]:
+    """Lists whose type the host does not check: one text, or an object of texts, passes and is no list."""
+    value = view.server.get(key, [])
+    if isinstance(value, list) or view.server.get("interCommTLSEnabled") is False:
+        return
+    is_refused = isinstance(value, dict) and not all(isinstance(name, str) for name in value.values())
+    severity, outcome = (None, None) if is_refused else ("warning", "silent")
+    yield fault(S, key, variant="list", severity=severity, outcome=outcome)
 
 
 def _length(values: Section, where: str, key: str, low: int, *, distinct: bool) -> Iterator[Fault]:

@@ -80,7 +80,8 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
 
 def _placed(findings: list[Finding], document: Document) -> list[Finding]:
     """With positions, and without findings about a value that the load stage had to make up."""
-    placed = [document.locate(finding) for finding in findings[: 2 * MAX_FINDINGS]]
+    worst_first = sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity])
+    placed = [document.locate(finding) for finding in worst_first[: 2 * MAX_FINDINGS]]
     broken = [(f.line, f.column or 0) for f in placed if f.code in _MADE_UP]
     return [f for f in placed if f.code not in _ABOUT_VALUES or not _covers(f, broken)]
 

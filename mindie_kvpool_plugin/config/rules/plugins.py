@@ -14,6 +14,9 @@ MAX_SCHEDULER_BYTES = 256
 # the worker refuses longer ones
 MAX_WORKER_CHARS = 1024
 
+# a longer text is refused for its length; its first words are enough to judge
+MAX_JUDGED_CHARS = 4 * MAX_WORKER_CHARS
+
 Form = Literal["absent", "text", "object", "other"]
 
 
@@ -66,7 +69,7 @@ def _content(value: str) -> tuple[str, dict[str, Any] | None]:
 
 def _with_words(form: Form, text: str, content: dict[str, Any]) -> Plugins:
     kind = content.get("plugin_type")
-    raw = tuple(kind.split(",")) if isinstance(kind, str) else ()
+    raw = tuple(kind[:MAX_JUDGED_CHARS].split(",")) if isinstance(kind, str) else ()
     words = tuple(dict.fromkeys(word.strip(" ") for word in raw if word.strip(" ")))
     return Plugins(form, text, content, "", raw, words)
 

@@ -77,6 +77,12 @@ def test_schema_work_is_bounded():
     assert len(found({"B.npuDeviceIds": [["x"] * MAX_ITEMS]})) <= MAX_FINDINGS
 
 
+def test_schema_is_not_distracted_by_unknown_keys():
+    """Thousands of them hide no missing section."""
+    keys = {f"S.unknown{number}": 1 for number in range(5000)}
+    assert "SC-01" in {f.code for f in found(keys | {"S.port": ABSENT})}
+
+
 def test_expectation_is_words_both_languages_share():
     """Type, range and unit."""
     port = SCHEMA["properties"]["ServerConfig"]["properties"]["tokenTimeout"]

@@ -13,8 +13,9 @@ from typing import Any
 
 from mindie_kvpool_plugin.config import schemas
 from mindie_kvpool_plugin.config.diagnostics import SEVERITY_ORDER, Finding, Place, Verdict, verdict
+from mindie_kvpool_plugin.config.document import Document
 from mindie_kvpool_plugin.config.follow import Followed, OtherFile, follow
-from mindie_kvpool_plugin.config.load import Document, load_bytes
+from mindie_kvpool_plugin.config.load import load_bytes
 from mindie_kvpool_plugin.config.rules import all_rules
 from mindie_kvpool_plugin.config.rules.view import View, text
 from mindie_kvpool_plugin.config.schema import check_schema

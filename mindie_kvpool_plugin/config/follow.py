@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.config.load import MAX_BYTES, Document, load_bytes
+from mindie_kvpool_plugin.config.document import Document
+from mindie_kvpool_plugin.config.load import MAX_BYTES, load_bytes
 from mindie_kvpool_plugin.config.situation import Disk, FileFacts, Situation
 
 _LINE = re.compile(r"\s*([A-Za-z0-9_.]+)\s*=\s*(.*?)\s*")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from mindie_kvpool_plugin.config.check import check_bytes
 from mindie_kvpool_plugin.config.diagnostics import Edit, Finding
-from mindie_kvpool_plugin.config.load import Document, load_bytes
+from mindie_kvpool_plugin.config.document import Document
+from mindie_kvpool_plugin.config.load import load_bytes
 from mindie_kvpool_plugin.config.situation import Situation
 
 # one repair can uncover the next: a gutter number gone, a missing comma shows

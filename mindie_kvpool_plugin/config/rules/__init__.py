@@ -20,6 +20,7 @@ from mindie_kvpool_plugin.config.rules import (
     pool_file,
     schedule,
     server,
+    weights,
 )
 from mindie_kvpool_plugin.config.rules.registry import RULES, run_rules
 from mindie_kvpool_plugin.config.rules.view import View
@@ -30,6 +31,7 @@ TOPICS = (
     pool_file,
     plugin_params,
     asynchronous,
+    weights,
     model,
     memory,
     parallel,

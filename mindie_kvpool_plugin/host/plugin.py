@@ -43,8 +43,8 @@ class KvPoolPlugin:
         self._worker: Worker | None = None
         self._log = RateLimited()
         self._hits_are_settled = False  # the ranks agreed on this step's hits; from then on they stand
-        # the warm-up instance sees the backend's name blanked and a throw-away cache
-        is_warm_up = not generator_backend.kv_pool_backend or kvcache_settings.num_npu_blocks == 1
+        # the warm-up instance sees the backend's name blanked and a throw-away cache of one block
+        is_warm_up = kvcache_settings.num_npu_blocks == 1
         reason = why_off(
             plugin_words(kwargs.get("plugin_type")),
             generator_backend.kv_pool_backend,

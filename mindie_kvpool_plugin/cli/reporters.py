@@ -13,6 +13,7 @@ from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.config.check import Result
 from mindie_kvpool_plugin.config.diagnostics import Finding, shown
 from mindie_kvpool_plugin.config.messages import Language, hint, message, words
+from mindie_kvpool_plugin.config.repair import is_repairable
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -23,7 +24,8 @@ _MAX_SAFE_INTEGER = 2**53
 
 def text_report(result: Result, lang: Language) -> str:
     """The report for a terminal; click removes the colours elsewhere."""
-    lines = [line for finding in result.findings for line in (*_finding_lines(finding, result, lang), "")]
+    lines = [line for finding in result.findings for line in _finding_lines(finding, result, lang)]
+    lines += [""] if lines and lines[-1] else []
     counts = Counter(finding.severity for finding in result.findings)
     summary = words(
         "report.summary", lang, errors=counts["error"], warnings=counts["warning"], infos=counts["info"]
@@ -32,7 +34,7 @@ def text_report(result: Result, lang: Language) -> str:
     status = words("report.ok", lang) if result.verdict == "ok" else words(f"severity.{result.verdict}", lang)
     name, version = result.document.name, result.situation.host_version
     lines.append(f"{name} (MindIE-LLM {version}): {click.style(status, fg=colour, bold=True)}, {summary}")
-    fixable = sum(1 for finding in result.findings if finding.edits and finding.severity == "error")
+    fixable = sum(1 for finding in result.findings if is_repairable(finding))
     if fixable:
         lines.append(words("report.fixable", lang, count=fixable))
     if counts["error"] or counts["warning"]:
@@ -47,7 +49,7 @@ def _finding_lines(finding: Finding, result: Result, lang: Language) -> list[str
     if finding.severity != "info":
         lines += _excerpt(finding, result)
         lines.append(f"    {words('report.hint', lang)}: {hint(finding, lang)}")
-        lines.append(f"    {words(f'outcome.{finding.outcome}', lang)}")
+        lines += [f"    {words(f'outcome.{finding.outcome}', lang)}", ""]
     return lines
 
 

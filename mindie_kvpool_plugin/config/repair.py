@@ -63,6 +63,13 @@ def repair(data: bytes, name: str, situation: Situation) -> Repair:
     return Repair(before, text, prefix + text.encode("utf-8", "replace"), tuple(dict.fromkeys(codes)))
 
 
+def is_repairable(finding: Finding) -> bool:
+    """Whether ``--fix`` would do something about a finding."""
+    if finding.place is not None or finding.severity == "info":
+        return False
+    return bool(finding.edits) or (not finding.variant and finding.code in {*_RENAMED, *_REMOVED, "SC-08"})
+
+
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """Apply edits from the end to the start; one that overlaps another is left for the next round."""
     limit = len(text) + 1

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from mindie_kvpool_plugin.config.rules.family import family
+from mindie_kvpool_plugin.config.rules.pool_file import at_key
 from mindie_kvpool_plugin.config.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.config.rules.view import B, K, View, integer, text
+from mindie_kvpool_plugin.config.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
 
 MAX_LINKS = 512
 LINK_MB = 4
@@ -124,3 +126,32 @@ def task_queue_is_on(view: View) -> Iterator[Fault]:
     )
     if off and view.is_prefix:
         yield fault(*view.plugins_path())
+
+
+def identical_ranks(view: View) -> int:
+    """How many ranks hold the same KV bytes: all of them with MLA, groups with few KV heads; 1 when unknown."""
+    config = family(view, 0).config
+    model = view.models[0]
+    named = worker_integer(model, "tp") or -1
+    tp = named if named > 0 else integer(model, "worldSize") or 1
+    if config.get("kv_lora_rank") is not None:
+        return max(tp, 1)
+    heads = config.get("num_key_value_heads")
+    return tp // heads if isinstance(heads, int) and 0 < heads < tp else 1
+
+
+@rule(
+    "KP-05", "warning", "advice", "design 3",
+    wrong='"kv_pool": {"shards": "per_rank"} with DeepSeek and tp 8',
+    right='"kv_pool": {"shards": "auto"}',
+)  # fmt: skip
+def identical_blocks_are_stored_once(view: View) -> Iterator[Fault]:
+    """The weights' config.json tells how many ranks hold the same bytes."""
+    pool = view.followed.pool
+    value = pool.value if pool is not None and isinstance(pool.value, dict) else {}
+    section = value.get(KV_POOL)
+    if pool is None or not view.models or not isinstance(section, dict) or section.get("shards") != "per_rank":
+        return
+    copies = identical_ranks(view)
+    if copies > 1 and KV_POOL in view.words:
+        yield fault(B, K, "configPath", place=at_key(pool, KV_POOL, "shards"), copies=copies)

@@ -92,6 +92,8 @@ class LocalDramOptions:
 
     Attributes:
         capacity: bytes; the least recently used blocks leave first.
+        huge_pages: ask the kernel for huge pages; it may say no.
     """
 
     capacity: int = 4 * GIB
+    huge_pages: bool = True

@@ -43,6 +43,11 @@ class PoolBackend(ABC):
         return 0.0
 
     @property
+    def answer_proof_s(self) -> float:
+        """Seconds for which the scheduler may believe a "yes" of ``exists`` without asking again; 0: asking is free."""
+        return 0.0
+
+    @property
     def is_available(self) -> bool:
         """Whether calls are worth preparing; False: every call would answer False at once."""
         return True

@@ -99,6 +99,11 @@ class GuardedPool(PoolBackend):
         return self.inner.put_proof_s
 
     @property
+    def answer_proof_s(self) -> float:
+        """As the backend's."""
+        return self.inner.answer_proof_s
+
+    @property
     def is_available(self) -> bool:
         """Whether a call would reach the backend."""
         if self.state is State.OPEN or self._is_overdue(time.monotonic()):

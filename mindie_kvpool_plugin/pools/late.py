@@ -55,6 +55,12 @@ class LatePool(PoolBackend):
         return inner.put_proof_s if inner is not None else 0.0
 
     @property
+    def answer_proof_s(self) -> float:
+        """As the backend's, once there is one."""
+        inner = self._inner
+        return inner.answer_proof_s if inner is not None else 0.0
+
+    @property
     def is_available(self) -> bool:
         """Whether the pool is there."""
         inner = self._inner

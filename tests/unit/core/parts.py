@@ -63,7 +63,7 @@ class ScriptedPool(LocalDram):
         stored = super().put(keys, buffers, groups)
         for index, key in enumerate(keys):
             if self.refuse_put(key):
-                self._objects.pop(key, None)
+                self.remove(key)
                 stored[index] = False
         return stored
 
@@ -73,10 +73,10 @@ class ScriptedPool(LocalDram):
         return [ok and not self.refuse_get(key) for key, ok in zip(keys, arrived, strict=True)]
 
     def data_keys(self):
-        return [key for key in self._objects if key.count("/") == 3]
+        return [key for key in list(self.keys()) if key.count("/") == 3]
 
     def alias_keys(self):
-        return [key for key in self._objects if key.count("/") == 2]
+        return [key for key in list(self.keys()) if key.count("/") == 2]
 
 
 class Rank:

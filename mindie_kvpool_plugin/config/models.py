@@ -23,8 +23,8 @@ class KvPoolOptions:
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
         on_pool_unavailable: "refuse" (the service does not start) or "run_without" (it starts, and takes the
             pool up when it can be opened); mistakes in the configuration always refuse.
-        lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, and the pool is left
-            alone until it answers again.
+        lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, counts as a failed
+            call, and nobody asks again before it is there.
         breaker_failures: failed pool calls in a row after which the pool is left alone for a while.
         breaker_slow_call_s: a pool call that takes longer does the same at once; transfers get a second
             more for every 256 MiB.

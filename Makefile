@@ -1,5 +1,5 @@
-# make demo | test | lint: each sets up all it needs on a bare Debian machine with Python.
-.PHONY: demo test lint clean
+# make demo | test | lint | chaos | soak: each sets up all it needs on a bare Debian machine with Python.
+.PHONY: demo test lint chaos soak clean
 
 READY := .venv/.ready
 
@@ -18,6 +18,14 @@ lint: $(READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# every fault in every mode on the simulated host, on both pools: about seven minutes
+chaos: $(READY)
+	.venv/bin/python -m mindie_kvpool_plugin.simulator.fault_matrix
+
+# 200,000 small requests: memory, threads, files and shared segments stay flat
+soak: $(READY)
+	.venv/bin/python -m mindie_kvpool_plugin.simulator.soak
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

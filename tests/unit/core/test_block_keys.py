@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
@@ -17,6 +19,44 @@ def test_host_hash_chain_equals_the_hosts_own_values(case):
     """The values were computed by MindIE-LLM 3.0.0's own hash_block."""
     tokens = np.array(case["tokens"], dtype=np.int64)
     assert block_keys.host_hash_chain(tokens, case["block_size"]) == case["host_hashes"]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_host_hash_chain_twin_equals_the_hosts_own_values(case):
+    """The same without the C extension."""
+    tokens = np.array(case["tokens"], dtype=np.int64)
+    assert block_keys.host_hash_chain_twin(tokens, case["block_size"]) == case["host_hashes"]
+
+
+@settings(deadline=None)
+@given(
+    tokens=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=40),
+    block_size=st.integers(1, 9),
+    previous=st.integers(0, (1 << 64) - 1),
+    extra=st.integers(0, (1 << 64) - 1),
+)
+def test_host_hash_chain_equals_its_twin(tokens, block_size, previous, extra):
+    """The C extension and Python agree on anything, also when they continue a chain."""
+    values = np.array(tokens, dtype=np.int64)
+    expected = block_keys.host_hash_chain_twin(values, block_size, previous, extra)
+    assert block_keys.host_hash_chain(values, block_size, previous, extra) == expected
+
+
+def test_host_hash_chain_of_a_long_prompt_equals_its_twin():
+    """Above the size from which C gives up the GIL, and from an array that is not contiguous."""
+    values = np.random.default_rng(0).integers(0, 1 << 40, 40_000)[::2]
+    assert block_keys.host_hash_chain(values, 128) == block_keys.host_hash_chain_twin(values, 128)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_chains_continue_from_the_block_before(cut):
+    """A chain in two parts is the chain of the whole."""
+    tokens = np.arange(100)
+    hashes, digests = block_keys.host_hash_chain(tokens, 16), block_keys.digest_chain(tokens, 16)
+    previous_hash = hashes[cut - 1] if cut else 0
+    previous_digest = digests[cut - 1].tobytes() if cut else bytes(16)
+    assert block_keys.host_hash_chain(tokens[cut * 16 :], 16, previous_hash) == hashes[cut:]
+    assert (block_keys.digest_chain(tokens[cut * 16 :], 16, previous_digest) == digests[cut:]).all()
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence
+from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence, Tokens
 
 Handles = npt.NDArray[np.int32]
 SequenceIds = npt.NDArray[np.int64]
@@ -127,10 +127,10 @@ class SequenceTable:
         num_full = min(max(length - 1, 0) // self._block_size, int(self._num_blocks[handle]), len(table))
         if num_full == 0:
             return None
-        tokens = np.asarray(self._context.get_all_input_ids(handle))[: num_full * self._block_size]
+        tokens = _copied(self._context.get_all_input_ids(handle), num_full * self._block_size)
         block_ids = table[:num_full].astype(np.int64)
         given: Mask = self._given[handle, :num_full] == table[:num_full]
-        return FreedSequence(sequence_id, tokens.astype(np.int64), block_ids), given
+        return FreedSequence(sequence_id, tokens, block_ids), given
 
     def leave(self, sequence_id: int) -> None:
         """The host forgets the sequence."""
@@ -156,6 +156,16 @@ class SequenceTable:
         self._poolable = np.pad(self._poolable, (0, more))
         self._latest = np.concatenate([self._latest, np.full(more, None, dtype=object)])
         self._latest_row = np.pad(self._latest_row, (0, more))
+
+
+def _copied(tokens: Any, count: int) -> Tokens:
+    """The first tokens, as they are now.
+
+    ``tobytes`` keeps the GIL where ``copy`` and ``astype`` give it up: the spill thread would take it, and
+    the step would wait for whatever that does next.
+    """
+    values = np.asarray(tokens)[:count]
+    return np.frombuffer(values.tobytes(), dtype=values.dtype).astype(np.int64, copy=False)
 
 
 def _boxed(table: npt.NDArray[np.int32]) -> npt.NDArray[np.object_]:

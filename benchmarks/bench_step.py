@@ -1,4 +1,4 @@
-"""What the hooks add to a step: decode, prefill, a finished request, a fence, and how it grows with the number of blocks."""
+"""What the hooks add: to decode, to prefill, when a request ends, at a fence; and how it grows with the blocks."""
 
 from __future__ import annotations
 

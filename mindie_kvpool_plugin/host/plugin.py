@@ -177,7 +177,7 @@ class KvPoolPlugin:
             spill.before_write(prompt.sequence_id, block_ids[start:])
         lengths = np.array([p.computed for p in prompts], dtype=np.int64)
         hits = [
-            (index, PoolHit(p.row, p.tokens, block_ids, p.computed, p.promised))
+            (index, PoolHit(p.row, p.tokens, block_ids, p.computed, p.promised, worker.sequences.hashed(p.sequence_id)))
             for index, (p, block_ids) in enumerate(zip(prompts, blocks, strict=True))
             if p.promised > p.computed and not p.has_adapter
         ]

@@ -79,6 +79,8 @@ class PoolHit:
         block_ids: int64 [blocks], the sequence's device blocks.
         computed: leading blocks already on the device.
         promised: leading blocks on the device or in the pool (the host's ``remote_computed_blocks``).
+        is_own: false for a prompt of another data-parallel rank in the same batch: that one loads it, and
+            only the agreement concerns us; tokens and block ids are empty then.
         hashed: where to note the digests.
     """
 
@@ -87,6 +89,7 @@ class PoolHit:
     block_ids: BlockIds
     computed: int
     promised: int
+    is_own: bool = True
     hashed: HashedTokens | None = None
 
 

@@ -16,10 +16,19 @@ class KvPoolOptions:
     Attributes:
         namespace: first part of every key; deployments that must not share blocks take different ones.
         queue_capacity_blocks: blocks that may wait for the spill thread; more are dropped and counted.
+        queue_capacity_bytes: bytes of these blocks, and of their tokens, that may wait; the smaller bound counts.
         fence_timeout_s: seconds a step waits for a spill that still reads a block the step will
             overwrite, before that spill is withdrawn.
         in_flight_timeout_s: seconds a reload waits for the batch before it to leave the device.
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
+        on_pool_unavailable: "refuse" (the service does not start) or "run_without" (it starts, and takes the
+            pool up when it can be opened); mistakes in the configuration always refuse.
+        lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, and the pool is left
+            alone until it answers again.
+        breaker_failures: failed pool calls in a row after which the pool is left alone for a while.
+        breaker_slow_call_s: a pool call that takes longer does the same at once; transfers get a second
+            more for every 256 MiB.
+        breaker_retry_s: seconds between questions to a pool that is left alone.
         agreement: "auto" (ranks of one node meet through a file) or "tcp://host:port" of rank 0.
         agreement_timeout_s: seconds the ranks wait for each other before a step's pool hits are given up.
         shards: "auto" (ranks with identical bytes store them once) or "per_rank".
@@ -29,9 +38,15 @@ class KvPoolOptions:
 
     namespace: str = "default"
     queue_capacity_blocks: int = 4096
+    queue_capacity_bytes: int = 8 * GIB
     fence_timeout_s: float = 5.0
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32
+    on_pool_unavailable: Literal["refuse", "run_without"] = "refuse"
+    lookup_budget_s: float = 0.2
+    breaker_failures: int = 3
+    breaker_slow_call_s: float = 2.0
+    breaker_retry_s: float = 1.0
     agreement: str = "auto"
     agreement_timeout_s: float = 10.0
     shards: Literal["auto", "per_rank"] = "auto"

@@ -83,7 +83,15 @@ class Rank:
     """One rank's walks around an ArrayMemory."""
 
     def __init__(
-        self, pool=None, memory=None, queue=0, replica=None, agree=None, device_idle=None, fence_timeout_s=5.0
+        self,
+        pool=None,
+        memory=None,
+        queue=0,
+        replica=None,
+        agree=None,
+        device_idle=None,
+        fence_timeout_s=5.0,
+        queue_bytes=1 << 30,
     ):
         self.pool = ScriptedPool() if pool is None else pool
         self.memory = memory or ArrayMemory()
@@ -104,6 +112,7 @@ class Rank:
             self.running.get,
             queue_capacity_blocks=queue,
             fence_timeout_s=fence_timeout_s,
+            queue_capacity_bytes=queue_bytes,
         )
         self.reload = Reload(
             self.pool, self.memory, self.keys, self.directory, self.counters, idle, agree or (lambda lengths: lengths)

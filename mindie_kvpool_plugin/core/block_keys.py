@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import Digests, Tokens
+from mindie_kvpool_plugin.blocks import Digests, HashedTokens, Tokens
 from mindie_kvpool_plugin.native import native
 
 SALT = b"mindie-kvpool digest 1"
@@ -91,6 +91,28 @@ def digest_chain(tokens: Tokens, block_size: int, previous: bytes = bytes(DIGEST
         digest = hashlib.sha256(SALT + digest + text[at : at + block_bytes]).digest()[:DIGEST_BYTES]
         chain.append(digest)
     return np.frombuffer(b"".join(chain), dtype=np.uint64).reshape(-1, 2)
+
+
+def digests_of(tokens: Tokens, block_size: int, hashed: HashedTokens | None) -> Digests:
+    """``digest_chain`` that takes over what is noted of the same tokens, and notes the rest.
+
+    Notes are compared token by token, which is some thirty times as fast as hashing: whatever the host did
+    with the sequence meanwhile, a digest names the tokens given here.
+    """
+    if hashed is None:
+        return digest_chain(tokens, block_size)
+    num_tokens = len(tokens) // block_size * block_size
+    known = hashed.known
+    if known is not None and len(known[0]) <= num_tokens and np.array_equal(known[0], tokens[: len(known[0])]):
+        start, digests = len(known[0]), known[1]
+        if start == num_tokens:
+            return digests
+        previous = digests[-1].tobytes() if start else bytes(DIGEST_BYTES)
+        digests = np.concatenate([digests, digest_chain(tokens[start:], block_size, previous)])
+    else:
+        digests = digest_chain(tokens, block_size)
+    hashed.known = np.array(tokens[:num_tokens]), digests
+    return digests
 
 
 def hex_digests(digests: Digests) -> list[str]:

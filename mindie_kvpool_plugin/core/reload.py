@@ -96,7 +96,8 @@ class Reload:
                 "the batch before did not leave the device in time; %d pool hits are recomputed", len(hits)
             )
             return computed
-        chains = [block_keys.digest_chain(hit.tokens, self._keys.block_size) for hit in hits]
+        size = self._keys.block_size
+        chains = [block_keys.digests_of(hit.tokens[: hit.promised * size], size, hit.hashed) for hit in hits]
         spans = [slice(hit.computed, hit.promised) for hit in hits]
         block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
         digests = np.concatenate([chain[span] for chain, span in zip(chains, spans, strict=True)])

@@ -181,8 +181,16 @@ class KvPoolPlugin:
         lengths = computed.copy()
         if len(rows):
             own = {p.row: (p.tokens, block_ids) for p, block_ids in zip(prompts, blocks, strict=True)}
+            notes = {p.row: worker.sequences.hashed(p.sequence_id) for p in prompts if p.promised > p.computed}
             hits = [
-                PoolHit(row, *own.get(row, _ELSEWHERE), int(computed[row]), int(promised[row]), is_own=row in own)
+                PoolHit(
+                    row,
+                    *own.get(row, _ELSEWHERE),
+                    computed=int(computed[row]),
+                    promised=int(promised[row]),
+                    is_own=row in own,
+                    hashed=notes.get(row),
+                )
                 for row in rows.tolist()
             ]
             lengths[rows] = worker.walks.reload.load(hits)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mindie_kvpool_plugin.blocks import HashedTokens
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.simulator.collisions import forged_pairs
@@ -58,6 +59,34 @@ def test_chains_continue_from_the_block_before(cut):
     previous_digest = digests[cut - 1].tobytes() if cut else bytes(16)
     assert block_keys.host_hash_chain(tokens[cut * 16 :], 16, previous_hash) == hashes[cut:]
     assert (block_keys.digest_chain(tokens[cut * 16 :], 16, previous_digest) == digests[cut:]).all()
+
+
+def test_no_token_is_hashed_twice(monkeypatch):
+    """A prompt is hashed when it is loaded; when the sequence ends only its answer is."""
+    hashed_tokens = []
+    real = block_keys.digest_chain
+    monkeypatch.setattr(block_keys, "digest_chain", lambda t, *more: hashed_tokens.append(len(t)) or real(t, *more))
+    tokens = np.arange(100, 200)
+    notes = HashedTokens()
+    assert (block_keys.digests_of(tokens[:48], 16, notes) == real(tokens[:48], 16)).all()
+    assert (block_keys.digests_of(tokens, 16, notes) == real(tokens, 16)).all()
+    assert (block_keys.digests_of(tokens, 16, notes) == real(tokens, 16)).all()
+    assert hashed_tokens == [48, 52]
+
+
+@settings(deadline=None)
+@given(
+    first=st.lists(st.integers(0, 3), max_size=20),
+    second=st.lists(st.integers(0, 3), max_size=20),
+    shared=st.integers(0, 20),
+)
+def test_notes_of_other_tokens_are_never_used(first, second, shared):
+    """Whatever was noted before, and whatever became of the array it was taken from, the digests are right."""
+    notes, one = HashedTokens(), np.array(first, dtype=np.int64)
+    block_keys.digests_of(one, 4, notes)
+    two = np.array(first[:shared] + second, dtype=np.int64)
+    one[:] = 7
+    assert np.array_equal(block_keys.digests_of(two, 4, notes), block_keys.digest_chain(two, 4))
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])

@@ -94,7 +94,7 @@ class Node:
         """The member or item that ``part`` of a JSON Pointer names; the last of duplicates, as the host does."""
         if self.members is not None:
             return next((node for key, _, _, node in reversed(self.members) if key == part), None)
-        if self.items is not None and part.isdigit() and len(part) < 10 and int(part) < len(self.items):
+        if self.items is not None and part.isdecimal() and len(part) < 10 and int(part) < len(self.items):
             return self.items[int(part)]
         return None
 

@@ -28,7 +28,7 @@ SPLICES = [
     b"", b"{", b"}", b"[", b"]", b'"', b"'", b",", b":", b"\\", b"\0", b"\xff", b"\xef\xbb\xbf", b"\n", b"1e999",
     b"-", b"1025.0", b"null", b"true", b"//", b"/*", b"#", b"...", "：".encode(), "“".encode(), "\u00a0".encode(),
     b"\\ud800", b'"plugin_params"', b'"{\\"plugin_type\\":\\"mtp,\\"}"', b"[" * 50, b'{"a":' * 50, b"9" * 400,
-    b'"kv_pool"', b'"port"', b"@", b"{}", b"[]", b'""', b"NaN",
+    b'"kv_pool"', b'"port"', b"@", b"{}", b"[]", b'""', b"NaN", "²".encode(), b"1e400", b'"0000000000000000000002"',
 ]  # fmt: skip
 
 damage = st.lists(
@@ -40,7 +40,7 @@ damage = st.lists(
 @st.composite
 def damaged(draw, seeds):
     data = draw(st.sampled_from(seeds))
-    if draw(st.booleans()):  # a short piece costs less and is broken in more places
+    if draw(st.integers(0, 3)):  # a short piece costs less and is broken in more places
         start = draw(st.integers(0, len(data)))
         data = data[start : start + draw(st.integers(0, 300))]
     for position, length, splice in draw(damage):
@@ -79,7 +79,8 @@ def test_any_config_is_answered(data, chosen, report, wants_repair):
         json.loads(REPORTERS["json"](check_bytes(done.data, "config.json", situation(chosen)), lang))
 
 
-CONFIG = (ROOT / "conf_examples/qwen_one_server/config.json").read_bytes()
+CONFIG = (ROOT / "tests/examples/valid/KP-03/config.json").read_bytes()
+TABLES = [path.read_bytes() for path in sorted(ROOT.rglob("rank_table.json"))]
 
 
 @lasting
@@ -90,3 +91,18 @@ def test_any_pool_file_is_answered(data, suffix, tmp_path_factory):
     path.write_bytes(data)
     result = check_bytes(CONFIG, "config.json", Situation(pool_file=path))
     REPORTERS["text"](result, "zh").encode("utf-8")
+
+
+NODES = json.loads((ROOT / "tests/examples/valid/HC-67/config.json").read_text(encoding="utf-8"))
+
+
+@lasting
+@given(table=damaged(TABLES), weights=damaged(TABLES + POOLS))
+def test_any_rank_table_and_weight_config_is_answered(table, weights, tmp_path_factory):
+    """And for the files the environment and the flags name."""
+    folder = tmp_path_factory.getbasetemp()
+    (folder / "table.json").write_bytes(table)
+    (folder / "weights.json").write_bytes(weights)
+    env = {"RANK_TABLE_FILE": str(folder / "table.json")}
+    chosen = Situation(env=env, weight_config=folder / "weights.json")
+    REPORTERS["json"](check_bytes(json.dumps(NODES).encode(), "config.json", chosen), "en").encode("utf-8")

@@ -9,6 +9,7 @@ from mindie_kvpool_plugin.config import schemas
 from mindie_kvpool_plugin.config.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.config.rules.view import KV_POOL, B, C, K, S, View, integer
 
+MAX_SERVERS = 60
 MAX_DEVICES = 32
 MAX_DEVICE_ID = 63
 MAX_RANK = 511
@@ -67,7 +68,7 @@ def _table_problems(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
     if not isinstance(servers, list) or not servers or not all(isinstance(server, dict) for server in servers):
         yield "servers", {}
         return
-    if not isinstance(count, str) or not count.isdigit() or not 2 <= int(count[:6]) <= 60:
+    if not isinstance(count, str) or not _is_in(count, MAX_SERVERS) or int(count) < 2:
         yield "count", {"count": str(count)[:20]}
     elif int(count) != len(servers):
         yield "length", {"count": count, "servers": len(servers)}
@@ -86,7 +87,7 @@ def _table_problems(table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _is_in(value: Any, limit: int) -> bool:
-    return isinstance(value, str) and value.isdigit() and len(value) < 5 and int(value) <= limit
+    return isinstance(value, str) and value.isdecimal() and len(value) < 5 and int(value) <= limit
 
 
 @rule(

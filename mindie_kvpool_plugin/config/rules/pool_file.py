@@ -14,9 +14,13 @@ from mindie_kvpool_plugin.config.rules.view import KV_POOL, B, K, S, View, integ
 
 _UNITS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
 _SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?b)?\s*", re.IGNORECASE)
+_PORT = re.compile(r"[0-9]{1,5}")
 _LOCAL = re.compile(r"(?:localhost|127\.[0-9.]+|\[?::1\]?)(?::\d+)?", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"master_server|your[_-]|<[^>]*>|xxx|_ip\b", re.IGNORECASE)
 _PUBLIC_HINT = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
+
+# larger numbers are no sizes, and floating-point arithmetic ends somewhere
+MAX_SIZE_BYTES = 2**63
 
 AT = (B, K, "configPath")
 
@@ -40,7 +44,7 @@ def at_key(pool: OtherFile, *path: str) -> Place:
 def size_bytes(value: Any) -> int | None:
     """Bytes from an integer or a text such as "4GB"; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return value if abs(value) < MAX_SIZE_BYTES else None
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else None
 
@@ -211,7 +215,7 @@ def master_port_is_free(view: View) -> Iterator[Fault]:
         return
     host, _, port = master.strip().rpartition(":")
     same_host = _LOCAL.fullmatch(host) or host in (text(view.server, "ipAddress"), text(value or {}, "local_hostname"))
-    if not port.isdigit():
+    if not _PORT.fullmatch(port):
         yield fault(*AT, variant="no_port", place=at_key(pool, "master_server_address"), address=master[:60])
         return
     ports = {

@@ -185,7 +185,7 @@ class View:
         for part in (p.replace("~1", "/").replace("~0", "~") for p in path.split("/")[1:]):
             if isinstance(value, dict):
                 value = value.get(part)
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
                 value = value[int(part)]
             else:
                 return None

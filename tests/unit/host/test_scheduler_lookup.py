@@ -1,5 +1,7 @@
 """The scheduler gets one plain bool per key, and never an exception."""
 
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,6 +9,9 @@ from hypothesis import strategies as st
 from mindie_kvpool_plugin.host import scheduler_lookup
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup, block_names_twin
+from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
 
 class AskedPool:
@@ -201,3 +206,32 @@ def test_block_names_equal_their_twin(keys, first, limit, width):
     """The C extension and Python read the same blocks from any keys."""
     expected = block_names_twin(keys, first, limit, width, "ns/é/", "_2_m_x")
     assert scheduler_lookup.native.block_names(keys, first, limit, width, "ns/é/", "_2_m_x") == expected
+
+
+def test_hostile_keys_from_several_threads_get_one_bool_each():
+    """A hundred thousand keys, bytes that are no text, numbers, nothing: the right length, no exception."""
+    pool = GuardedPool(LocalDram(1 << 20), "embedded", BreakerPolicy(lookup_budget_s=30.0), Counters())
+    scheduler = SchedulerLookup(pool, "ns", 2)
+    questions = [
+        [],
+        [f"{number}_0_1_m" for number in range(100_000)],
+        ["\udcff\udcfe_0_1_m"] * 3,
+        [b"\xff\xfe_0_1_m"] * 3,
+        [None, 7, ("a",)],
+        ["1_0_1_" + "m" * 100_000],
+    ]
+    wrong = []
+
+    def ask():
+        for keys in questions:
+            answers = scheduler.batch_exist(keys)
+            if answers != [False] * len(keys) or not all(type(answer) is bool for answer in answers):
+                wrong.append(keys[:1])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    scheduler.close()
+    assert wrong == []

@@ -43,6 +43,7 @@ RECOVERY_S = 5.0
 RECOVERED_SHARE = 0.95
 HITS_RETURN_S = 10.0
 FLAGS = ("--default_kv_lease_ttl=500ms", "--client_ttl=5", "--enable_metric_reporting=false")
+WIDTH = 140  # of the table in a file
 JUDGED = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
 
 
@@ -267,6 +268,8 @@ def peer_frozen(stage: Stage) -> None:
     """SIGSTOP an instance that owns segments; another asks for its blocks; SIGCONT."""
     asker, owner = stage.ready(seed=2), stage.ready(seed=2)
     owner.ask(60)
+    # they have met: Mooncake's first contact with a peer has no time limit, and would end only with the freeze
+    asker.ask(10)
     with frozen(owner.pid):
         facts = asker.ask(40)
     if facts["failed_get_blocks"]:
@@ -509,6 +512,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="fail also when throughput or hits come back too late")
     options = parser.parse_args(arguments)
     console, reports = Console(), []
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     for name in options.only or SCENARIOS:
         reports.append(run_scenario(name))
         _tell(reports[-1], console)

@@ -14,7 +14,10 @@ from mindie_kvpool_plugin.core.memory import BlockMemory
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.checked import CheckedPool
+from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.late import LatePool
 from mindie_kvpool_plugin.pools.registry import open_pool
 
 
@@ -52,14 +55,18 @@ def build_worker(
     device_idle: Callable[[], bool],
     agree: Callable[[Lengths], Lengths],
     async_write: bool,
+    counters: Counters | None = None,
 ) -> WorkerWalks:
     """Put a worker's walks together around an opened pool.
 
     Raises:
         PoolError: the pool refused the memory.
+        ConfigError: ``verify_payload`` lacks its package.
     """
+    counters = counters or Counters()
+    if options.verify_payload:
+        pool = CheckedPool(pool, counters)
     pool.register(regions)
-    counters = Counters()
     directory = BlockDirectory(memory.num_blocks)
     reload = Reload(pool, memory, keys, directory, counters, device_idle, agree)
     spill = Spill(
@@ -72,16 +79,36 @@ def build_worker(
         device_idle,
         running,
         queue_capacity_blocks=options.queue_capacity_blocks if async_write else 0,
+        queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
     return WorkerWalks(reload, spill, directory, pool, counters)
 
 
-def open_worker_pool(backend: str, pool_file: PoolFile) -> PoolBackend:
-    """Open the pool for a worker (see ``pools.registry.open_pool`` for its errors)."""
-    return open_pool(backend, pool_file, "worker")
+def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
+    """Open the pool for a worker, behind a breaker (see ``pools.registry.open_pool`` for its errors)."""
+    return _open_guarded(backend, pool_file, "worker", counters, lookup_budget_s=None)
 
 
-def open_scheduler_pool(backend: str, pool_file: PoolFile) -> PoolBackend:
-    """Open the pool for the scheduler's lookups."""
-    return open_pool(backend, pool_file, "scheduler")
+def open_scheduler_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
+    """Open the pool for the scheduler's lookups, behind a breaker and within the lookup budget."""
+    options = pool_file.options or KvPoolOptions()
+    return _open_guarded(backend, pool_file, "scheduler", counters, options.lookup_budget_s)
+
+
+def _open_guarded(
+    backend: str, pool_file: PoolFile, role: Role, counters: Counters | None, lookup_budget_s: float | None
+) -> PoolBackend:
+    options = pool_file.options or KvPoolOptions()
+
+    def open_now() -> PoolBackend:
+        return open_pool(backend, pool_file, role)
+
+    pool = LatePool(open_now, backend) if options.on_pool_unavailable == "run_without" else open_now()
+    policy = BreakerPolicy(
+        failures=options.breaker_failures,
+        slow_call_s=options.breaker_slow_call_s,
+        retry_s=options.breaker_retry_s,
+        lookup_budget_s=lookup_budget_s,
+    )
+    return GuardedPool(pool, backend, policy, counters or Counters())

@@ -57,6 +57,18 @@ class Buffers:
         return Buffers(self.addresses[:, :1], np.array([size], dtype=np.int64))
 
 
+@dataclass(slots=True)
+class HashedTokens:
+    """What of a running sequence was hashed already, so that no token is hashed twice in its life.
+
+    Attributes:
+        known: its leading full blocks' tokens, a copy of our own, and their digests.  Replaced as a whole, so
+            the step thread and the spill thread need no lock.
+    """
+
+    known: tuple[Tokens, Digests] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PoolHit:
     """A new prompt of which the scheduler found more blocks in the pool than on the device.
@@ -67,6 +79,9 @@ class PoolHit:
         block_ids: int64 [blocks], the sequence's device blocks.
         computed: leading blocks already on the device.
         promised: leading blocks on the device or in the pool (the host's ``remote_computed_blocks``).
+        is_own: false for a prompt of another data-parallel rank in the same batch: that one loads it, and
+            only the agreement concerns us; tokens and block ids are empty then.
+        hashed: where to note the digests.
     """
 
     row: int
@@ -74,6 +89,8 @@ class PoolHit:
     block_ids: BlockIds
     computed: int
     promised: int
+    is_own: bool = True
+    hashed: HashedTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +101,10 @@ class FreedSequence:
         sequence_id: the host's id, unique for the life of the service.
         tokens: int64 [num_full_blocks * block_size], prompt and answer from token 0.
         block_ids: int64 [num_full_blocks], its leading full blocks.
+        hashed: what was hashed of them when they were loaded.
     """
 
     sequence_id: int
     tokens: Tokens
     block_ids: BlockIds
+    hashed: HashedTokens | None = None

@@ -16,12 +16,23 @@ class KvPoolOptions:
     Attributes:
         namespace: first part of every key; deployments that must not share blocks take different ones.
         queue_capacity_blocks: blocks that may wait for the spill thread; more are dropped and counted.
+        queue_capacity_bytes: bytes of these blocks, and of their tokens, that may wait; the smaller bound counts.
         fence_timeout_s: seconds a step waits for a spill that still reads a block the step will
             overwrite, before that spill is withdrawn.
         in_flight_timeout_s: seconds a reload waits for the batch before it to leave the device.
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
+        on_pool_unavailable: "refuse" (the service does not start) or "run_without" (it starts, and takes the
+            pool up when it can be opened); mistakes in the configuration always refuse.
+        lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, counts as a failed
+            call, and nobody asks again before it is there.
+        breaker_failures: failed pool calls in a row after which the pool is left alone for a while.
+        breaker_slow_call_s: a pool call that takes longer does the same at once; transfers get a second
+            more for every 256 MiB.
+        breaker_retry_s: seconds between questions to a pool that is left alone.
         agreement: "auto" (ranks of one node meet through a file) or "tcp://host:port" of rank 0.
         agreement_timeout_s: seconds the ranks wait for each other before a step's pool hits are given up.
+        verify_payload: store a checksum with every block and compare it when the block is loaded. Needs the
+            package xxhash, and bytes the processor can read: not with protocol ascend unless staged.
         shards: "auto" (ranks with identical bytes store them once) or "per_rank".
         staging: "auto" (only where the transport cannot reach device memory), "on" or "off".
         staging_bytes: host memory for staging, per rank.
@@ -29,11 +40,18 @@ class KvPoolOptions:
 
     namespace: str = "default"
     queue_capacity_blocks: int = 4096
+    queue_capacity_bytes: int = 8 * GIB
     fence_timeout_s: float = 5.0
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32
+    on_pool_unavailable: Literal["refuse", "run_without"] = "refuse"
+    lookup_budget_s: float = 0.2
+    breaker_failures: int = 3
+    breaker_slow_call_s: float = 2.0
+    breaker_retry_s: float = 1.0
     agreement: str = "auto"
     agreement_timeout_s: float = 10.0
+    verify_payload: bool = False
     shards: Literal["auto", "per_rank"] = "auto"
     staging: Literal["auto", "on", "off"] = "auto"
     staging_bytes: int = 256 * MIB
@@ -74,6 +92,8 @@ class LocalDramOptions:
 
     Attributes:
         capacity: bytes; the least recently used blocks leave first.
+        huge_pages: ask the kernel for huge pages; it may say no.
     """
 
     capacity: int = 4 * GIB
+    huge_pages: bool = True

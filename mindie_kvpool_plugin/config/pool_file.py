@@ -23,7 +23,9 @@ SECTION = "kv_pool"
 _UNITS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
 _SIZE_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?b)?", re.IGNORECASE)
 # sizes are the only options a user may also write as text
-_SIZE_KEYS = frozenset({"global_segment_size", "local_buffer_size", "capacity", "staging_bytes"})
+_SIZE_KEYS = frozenset(
+    {"global_segment_size", "local_buffer_size", "capacity", "queue_capacity_bytes", "staging_bytes"}
+)
 _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 Options = TypeVar("Options")

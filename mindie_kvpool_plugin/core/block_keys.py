@@ -19,7 +19,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import Digests, Tokens
+from mindie_kvpool_plugin.blocks import Digests, HashedTokens, Tokens
+from mindie_kvpool_plugin.native import native
 
 SALT = b"mindie-kvpool digest 1"
 DIGEST_BYTES = 16
@@ -30,15 +31,29 @@ _NO_HASH = 0  # the host's mark for "no hash"; a seed that becomes it is replace
 _NO_ADAPTER = 0
 
 
-def host_hash_chain(tokens: Tokens, block_size: int) -> list[int]:
+def host_hash_chain(tokens: Tokens, block_size: int, previous: int = _NO_HASH, extra: int = _NO_ADAPTER) -> list[int]:
     """The host's hash of every full block, equal bit for bit to its C++ and Python ones.
 
     Args:
-        tokens: int64 [any], from token 0, without a LoRA adapter.
+        tokens: int64 [any], contiguous, from token 0 or behind the block that ``previous`` names.
         block_size: tokens per block.
+        previous: hash of the block before, 0 for none.
+        extra: the host's number of a LoRA adapter, 0 for none.
     """
+    if native is None:
+        return host_hash_chain_twin(tokens, block_size, previous, extra)
+    values = np.ascontiguousarray(tokens, dtype=np.int64)
+    hashes = np.empty(len(values) // block_size, dtype=np.uint64)
+    native.hash_chain(values.ctypes.data, len(hashes), block_size, previous, extra, hashes.ctypes.data)
+    found: list[int] = hashes.tolist()
+    return found
+
+
+def host_hash_chain_twin(
+    tokens: Tokens, block_size: int, previous: int = _NO_HASH, extra: int = _NO_ADAPTER
+) -> list[int]:
+    """``host_hash_chain`` without the C extension."""
     hashes = []
-    previous = _NO_HASH
     values = tokens.tolist()
     for start in range(0, len(values) - block_size + 1, block_size):
         seed = _NO_HASH
@@ -46,7 +61,7 @@ def host_hash_chain(tokens: Tokens, block_size: int) -> list[int]:
             seed = _combine(seed, previous)
         for value in values[start : start + block_size]:
             seed = _combine(seed, value)
-        previous = _combine(seed, _NO_ADAPTER)
+        previous = _combine(seed, extra)
         hashes.append(previous)
     return hashes
 
@@ -56,28 +71,48 @@ def _combine(seed: int, value: int) -> int:
     return seed or 1
 
 
-def digest_chain(tokens: Tokens, block_size: int) -> Digests:
+def digest_chain(tokens: Tokens, block_size: int, previous: bytes = bytes(DIGEST_BYTES)) -> Digests:
     """The digest of every full block: the first 128 bits of SHA-256(salt, previous digest, tokens).
 
     Args:
-        tokens: int64 [any], from token 0; hashed as little-endian int64.
+        tokens: int64 [any], from token 0 or behind the block that ``previous`` names; hashed as little-endian int64.
         block_size: tokens per block.
+        previous: digest of the block before.
 
     Returns:
         uint64 [len(tokens) // block_size, 2], the digest's bytes in order.
     """
-    num_blocks = len(tokens) // block_size
-    text = memoryview(np.ascontiguousarray(tokens, dtype="<i8").tobytes())
     block_bytes = block_size * 8
-    digest = bytes(DIGEST_BYTES)
-    chain = bytearray()
-    for at in range(0, num_blocks * block_bytes, block_bytes):
-        state = hashlib.sha256(SALT)
-        state.update(digest)
-        state.update(text[at : at + block_bytes])
-        digest = state.digest()[:DIGEST_BYTES]
-        chain += digest
-    return np.frombuffer(bytes(chain), dtype=np.uint64).reshape(-1, 2)
+    num_bytes = len(tokens) // block_size * block_bytes
+    text = np.ascontiguousarray(tokens, dtype="<i8").tobytes()
+    digest = previous
+    chain = []
+    for at in range(0, num_bytes, block_bytes):
+        digest = hashlib.sha256(SALT + digest + text[at : at + block_bytes]).digest()[:DIGEST_BYTES]
+        chain.append(digest)
+    return np.frombuffer(b"".join(chain), dtype=np.uint64).reshape(-1, 2)
+
+
+def digests_of(tokens: Tokens, block_size: int, hashed: HashedTokens | None) -> Digests:
+    """``digest_chain`` that takes over what is noted of the same tokens, and notes the rest.
+
+    Notes are compared token by token, which is some thirty times as fast as hashing: whatever the host did
+    with the sequence meanwhile, a digest names the tokens given here.
+    """
+    if hashed is None:
+        return digest_chain(tokens, block_size)
+    num_tokens = len(tokens) // block_size * block_size
+    known = hashed.known
+    if known is not None and len(known[0]) <= num_tokens and np.array_equal(known[0], tokens[: len(known[0])]):
+        start, digests = len(known[0]), known[1]
+        if start == num_tokens:
+            return digests
+        previous = digests[-1].tobytes() if start else bytes(DIGEST_BYTES)
+        digests = np.concatenate([digests, digest_chain(tokens[start:], block_size, previous)])
+    else:
+        digests = digest_chain(tokens, block_size)
+    hashed.known = np.array(tokens[:num_tokens]), digests
+    return digests
 
 
 def hex_digests(digests: Digests) -> list[str]:

@@ -65,21 +65,39 @@ class Reload:
             int64 [hits], leading blocks of each prompt that may be used: between ``computed`` and
             ``promised``, equal on all ranks.
         """
-        computed = arrived = np.array([hit.computed for hit in hits], dtype=np.int64)
+        computed = np.array([hit.computed for hit in hits], dtype=np.int64)
         promised = np.array([hit.promised for hit in hits], dtype=np.int64)
-        if self._device_idle():
-            arrived = self._fetch(hits)
-        else:
+        is_own = np.array([hit.is_own for hit in hits], dtype=np.bool_)
+        arrived = np.where(is_own, computed, promised)
+        num_promised = int((promised - computed)[is_own].sum())
+        try:
+            arrived[is_own] = self._fetch([hit for hit in hits if hit.is_own])
+        except Exception:  # noqa: BLE001 - the other ranks wait for the agreement
+            self._log.warning("loading pool hits failed unexpectedly; they are recomputed", exc_info=True)
+            self._counters.hook_errors += 1
+        agreed: Lengths = np.maximum(self._agree(arrived), computed)
+        self._counters.promised_blocks += num_promised
+        self._counters.recomputed_blocks += int((promised - agreed)[is_own].sum())
+        return agreed
+
+    def give_up(self, num_hits: int) -> None:
+        """Tell the other ranks that none of the step's pool hits may be used."""
+        self._agree(np.zeros(num_hits, dtype=np.int64))
+
+    def _fetch(self, hits: Sequence[PoolHit]) -> Lengths:
+        computed = np.array([hit.computed for hit in hits], dtype=np.int64)
+        if not hits:
+            return computed
+        if not self._pool.is_available:
+            self._counters.refused_keys += sum(hit.promised - hit.computed for hit in hits)
+            return computed
+        if not self._device_idle():
             self._log.warning(
                 "the batch before did not leave the device in time; %d pool hits are recomputed", len(hits)
             )
-        agreed: Lengths = np.maximum(self._agree(arrived), computed)
-        self._counters.promised_blocks += int((promised - computed).sum())
-        self._counters.recomputed_blocks += int((promised - agreed).sum())
-        return agreed
-
-    def _fetch(self, hits: Sequence[PoolHit]) -> Lengths:
-        chains = [block_keys.digest_chain(hit.tokens, self._keys.block_size) for hit in hits]
+            return computed
+        size = self._keys.block_size
+        chains = [block_keys.digests_of(hit.tokens[: hit.promised * size], size, hit.hashed) for hit in hits]
         spans = [slice(hit.computed, hit.promised) for hit in hits]
         block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
         digests = np.concatenate([chain[span] for chain, span in zip(chains, spans, strict=True)])

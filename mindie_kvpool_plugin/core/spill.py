@@ -73,6 +73,7 @@ class Spill:
             that ``freed`` takes, or None.
         queue_capacity_blocks: blocks that may wait for the spill thread; 0: the step thread stores.
         fence_timeout_s: seconds a step waits before it withdraws spills that have not begun.
+        queue_capacity_bytes: bytes of blocks and tokens that may wait.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Spill:
         running: Callable[[int], tuple[FreedSequence, Mask] | None],
         queue_capacity_blocks: int,
         fence_timeout_s: float,
+        queue_capacity_bytes: int = 8 * 1024**3,
     ) -> None:
         self._pool = pool
         self._memory = memory
@@ -101,7 +103,9 @@ class Spill:
         self._settled: deque[_Settled] = deque()
         self._log = RateLimited()
         self._queue = (
-            SpillQueue(self._store, memory.bind_thread, queue_capacity_blocks) if queue_capacity_blocks else None
+            SpillQueue(self._store, memory.bind_thread, queue_capacity_blocks, queue_capacity_bytes)
+            if queue_capacity_blocks
+            else None
         )
 
     def freed(self, sequence: FreedSequence, given: Mask) -> None:
@@ -188,16 +192,20 @@ class Spill:
         rows = np.nonzero(wanted)[0]
         if self._replica.count > 1:
             rows = rows[rows % self._replica.count == self._replica.index]
-        if self._queue is None:
-            self._run_here(SpillJob(sequence, claim, rows, self._fence))
+        if not self._pool.is_available:
+            self._counters.dropped_blocks += len(rows)
             return
-        room = self._queue.room()
+        block_bytes = self._memory.block_bytes
+        if self._queue is None:
+            self._run_here(SpillJob(sequence, claim, rows, self._fence, block_bytes))
+            return
+        room = self._queue.room(sequence.tokens.nbytes, block_bytes)
         if len(rows) > room:
             # the head of a chain is what later prompts can use
             self._counters.dropped_blocks += len(rows) - room
             rows = rows[:room]
         if room > 0 and wanted.any():
-            self._queue.append(SpillJob(sequence, claim, rows, self._fence))
+            self._queue.append(SpillJob(sequence, claim, rows, self._fence, block_bytes))
 
     def _run_here(self, job: SpillJob) -> None:
         try:
@@ -208,7 +216,7 @@ class Spill:
 
     def _store(self, job: SpillJob) -> None:
         claim = job.claim
-        digests = block_keys.digest_chain(job.sequence.tokens, self._keys.block_size)
+        digests = block_keys.digests_of(job.sequence.tokens, self._keys.block_size, job.sequence.hashed)
         same = claim.known & (claim.digests == digests).all(axis=1)
         valid = claim.written | same
         stored = np.zeros(len(valid), dtype=np.bool_)

@@ -19,6 +19,9 @@ from mindie_kvpool_plugin.core.block_directory import Claim
 from mindie_kvpool_plugin.core.fence import Fence
 from mindie_kvpool_plugin.observability.log import logger
 
+LONGEST_READ_S = 65.0
+"""A put may sit in a stuck transfer for 60 s (Mooncake's own limit)."""
+
 WAITING, READING, DONE, WITHDRAWN = range(4)
 
 
@@ -29,9 +32,11 @@ class SpillJob:
         sequence: tokens and block ids.
         claim: what the directory knew of the blocks.
         rows: int64, which of the blocks this job reads; their fences are closed.
+        size_bytes: what it takes of the queue's bytes: its blocks' and its tokens'.
     """
 
-    def __init__(self, sequence: FreedSequence, claim: Claim, rows: BlockIds, fence: Fence) -> None:
+    def __init__(self, sequence: FreedSequence, claim: Claim, rows: BlockIds, fence: Fence, block_bytes: int) -> None:
+        self.size_bytes = len(rows) * block_bytes + sequence.tokens.nbytes
         self.sequence = sequence
         self.claim = claim
         self.rows = rows
@@ -75,12 +80,21 @@ class SpillQueue:
         run: does one job; called on the spill thread.
         bind_thread: ties that thread to the device, once.
         capacity_blocks: blocks that may be queued.
+        capacity_bytes: bytes of blocks and tokens that may be queued.
     """
 
-    def __init__(self, run: Callable[[SpillJob], None], bind_thread: Callable[[], None], capacity_blocks: int) -> None:
+    def __init__(
+        self,
+        run: Callable[[SpillJob], None],
+        bind_thread: Callable[[], None],
+        capacity_blocks: int,
+        capacity_bytes: int,
+    ) -> None:
         self._run = run
         self._bind_thread = bind_thread
         self._capacity_blocks = capacity_blocks
+        self._capacity_bytes = capacity_bytes
+        self._queued_bytes = 0
         self._jobs: deque[SpillJob] = deque()
         self._running: SpillJob | None = None
         self._queued_blocks = 0
@@ -89,15 +103,19 @@ class SpillQueue:
         self._thread = threading.Thread(target=self._loop, name="kvpool-spill", daemon=True)
         self._thread.start()
 
-    def room(self) -> int:
-        """Blocks that may still be queued."""
-        return 0 if self._closing else self._capacity_blocks - self._queued_blocks
+    def room(self, tokens_bytes: int, block_bytes: int) -> int:
+        """Blocks of ``block_bytes`` that may still be queued in one job with that many bytes of tokens."""
+        left_bytes = self._capacity_bytes - self._queued_bytes - tokens_bytes
+        if self._closing or left_bytes < 0:
+            return 0
+        return min(self._capacity_blocks - self._queued_blocks, left_bytes // block_bytes)
 
     def append(self, job: SpillJob) -> None:
         """Queue a job; the caller has asked for ``room``."""
         with self._changed:
             self._jobs.append(job)
             self._queued_blocks += job.cost_blocks
+            self._queued_bytes += job.size_bytes
             self._changed.notify_all()
 
     def withdraw(self, block_ids: BlockIds) -> int:
@@ -112,7 +130,12 @@ class SpillQueue:
             return self._changed.wait_for(lambda: not self._jobs and self._running is None, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """Let queued jobs finish for ``timeout_s``, withdraw the rest, wait for the one that reads."""
+        """Let queued jobs finish for ``timeout_s``, withdraw the rest, wait for the one that reads.
+
+        Returns:
+            Whether nothing was given up.  A read that does not end within ``LONGEST_READ_S`` is left to the
+            end of the process: it reads memory that stays mapped until then.
+        """
         finished = self.drain(timeout_s)
         with self._changed:
             self._closing = True
@@ -121,8 +144,10 @@ class SpillQueue:
             self._changed.notify_all()
         for job in left:
             job.withdraw(job.claim.block_ids)
-        self._thread.join()
-        return finished
+        self._thread.join(LONGEST_READ_S)
+        if self._thread.is_alive():
+            logger.error("a spill has not returned in %.0f s and is left to the end of the process", LONGEST_READ_S)
+        return finished and not self._thread.is_alive()
 
     def _loop(self) -> None:
         self._bind_thread()
@@ -141,4 +166,5 @@ class SpillQueue:
                 with self._changed:
                     self._running = None
                     self._queued_blocks -= job.cost_blocks
+                    self._queued_bytes -= job.size_bytes
                     self._changed.notify_all()

@@ -5,6 +5,13 @@ of them may use.  They agree over a Gloo group of the plugin's own; no default p
 needed and none is touched.  Ranks meet through a file on one node, or a TCP store of rank 0 across
 nodes.  Step thread; called only for steps with a pool hit, which every rank sees in the same batch.
 
+Two rounds, because the answer must be the same on all of them also when one is late.  In the first,
+every rank waits ``timeout_s`` for the lengths of all others.  In the second they vote: a rank that got
+everything in time says so, one that gave up says nothing, and the lengths count only if all said yes.
+The second wait is twice the first, and who is past one and a half of the first votes no.  So when a
+rank leaves the second round without an answer, every other one votes no or has left too; a message
+would have to take longer than half of ``timeout_s`` to part them.
+
 A group that failed once is not used again: its ranks no longer know where the others are.
 """
 
@@ -15,6 +22,7 @@ import itertools
 import os
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from datetime import timedelta
 from pathlib import Path
@@ -56,7 +64,7 @@ class Agreement:
         rank, size: this rank's place among them.
         rendezvous: "auto" or "tcp://host:port" of rank 0.
         group_name: tells groups on one node apart.
-        timeout_s: bound of one agreement.
+        timeout_s: how late another rank may be; the whole of it is bounded by three times this.
 
     Attributes:
         broken: an agreement failed; pool hits are no longer used.
@@ -85,26 +93,36 @@ class Agreement:
                 f"{error}; if the ranks are on several nodes set kv_pool.agreement in the pool file to "
                 '"tcp://<address of rank 0>:<free port>"'
             ) from error
-        self._timeout = timedelta(seconds=timeout_s)
-        self._reduce = dist.AllreduceOptions()
-        self._reduce.reduceOp = dist.ReduceOp.MIN
-        self._reduce.timeout = self._timeout
+        self._timeout_s = timeout_s
 
     def minimum(self, lengths: Lengths) -> Lengths:
         """The smallest of every entry over all ranks; zeros when the ranks cannot agree any more."""
         if self.broken:
             return np.zeros_like(lengths)
-        agreed = torch.from_numpy(lengths.copy())
+        began = time.monotonic()
+        agreed, vote = torch.from_numpy(lengths.copy()), torch.ones(1, dtype=torch.int64)
         try:
-            self._group.allreduce([agreed], self._reduce).wait(self._timeout)
+            self._reduce_to_minimum(agreed, self._timeout_s)
+            vote[0] = int(time.monotonic() - began <= 1.5 * self._timeout_s)
+            self._reduce_to_minimum(vote, 2 * self._timeout_s)
         except RuntimeError as error:
-            self.broken = True
-            logger.error(
-                "ranks could not agree on a pool hit (%s); pool hits are off until the service restarts", error
-            )
+            self._break(str(error))
+            return np.zeros_like(lengths)
+        if not vote[0]:
+            self._break("one of them was too late")
             return np.zeros_like(lengths)
         result: Lengths = agreed.numpy()
         return result
+
+    def _reduce_to_minimum(self, values: torch.Tensor, timeout_s: float) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN
+        options.timeout = timedelta(seconds=timeout_s)
+        self._group.allreduce([values], options).wait(options.timeout)
+
+    def _break(self, reason: str) -> None:
+        self.broken = True
+        logger.error("ranks could not agree on a pool hit (%s); pool hits are off until the service restarts", reason)
 
 
 def _open_store(place: str, rank: int, size: int, timeout: timedelta) -> tuple[Any, str]:

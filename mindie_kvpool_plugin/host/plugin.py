@@ -22,6 +22,8 @@ from mindie_kvpool_plugin.host.worker import Worker, build_worker
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
 
+_ELSEWHERE = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))  # tokens and blocks of another rank's prompt
+
 
 class KvPoolPlugin:
     """Named by the host's rule: plugin ``kv_pool`` -> class ``KvPoolPlugin``.
@@ -84,7 +86,7 @@ class KvPoolPlugin:
             except Exception:  # noqa: BLE001 - the engine must live
                 self._stumbled(worker, "preparing a batch")
                 if input_metadata.is_prefill and not self._hits_are_settled:
-                    step_view.drop_pool_hits(input_metadata)
+                    self._give_hits_up(worker, model_inputs, input_metadata)
             if "hit_mask" in kwargs:  # only given under asynchronous scheduling
                 worker.in_flight.launch(input_metadata)
         return model_inputs, input_len_mask
@@ -175,18 +177,35 @@ class KvPoolPlugin:
         starts = [p.first_written_block(p.computed, size) for p in prompts]
         for prompt, block_ids, start in zip(prompts, blocks, starts, strict=True):
             spill.before_write(prompt.sequence_id, block_ids[start:])
-        lengths = np.array([p.computed for p in prompts], dtype=np.int64)
-        hits = [
-            (index, PoolHit(p.row, p.tokens, block_ids, p.computed, p.promised))
-            for index, (p, block_ids) in enumerate(zip(prompts, blocks, strict=True))
-            if p.promised > p.computed and not p.has_adapter
-        ]
-        if hits:
-            lengths[[index for index, _ in hits]] = worker.walks.reload.load([hit for _, hit in hits])
+        rows, computed, promised = step_view.promises(metadata)
+        lengths = computed.copy()
+        if len(rows):
+            own = {p.row: (p.tokens, block_ids) for p, block_ids in zip(prompts, blocks, strict=True)}
+            notes = {p.row: worker.sequences.hashed(p.sequence_id) for p in prompts if p.promised > p.computed}
+            hits = [
+                PoolHit(
+                    row,
+                    *own.get(row, _ELSEWHERE),
+                    computed=int(computed[row]),
+                    promised=int(promised[row]),
+                    is_own=row in own,
+                    hashed=notes.get(row),
+                )
+                for row in rows.tolist()
+            ]
+            lengths[rows] = worker.walks.reload.load(hits)
         self._hits_are_settled = True
-        step_view.lower_hits(metadata, model_inputs, [p.row for p in prompts], lengths, size, worker.dp_rank)
-        for prompt, block_ids, length in zip(prompts, blocks, lengths.tolist(), strict=True):
-            worker.walks.directory.rewrite(prompt.sequence_id, block_ids[prompt.first_written_block(length, size) :])
+        step_view.lower_hits(metadata, model_inputs, range(len(lengths)), lengths, size, worker.dp_rank)
+        for prompt, block_ids in zip(prompts, blocks, strict=True):
+            start = prompt.first_written_block(int(lengths[prompt.row]), size)
+            worker.walks.directory.rewrite(prompt.sequence_id, block_ids[start:])
+
+    def _give_hits_up(self, worker: Worker, model_inputs: Any, metadata: Any) -> None:
+        """Compute all of a batch, as the other ranks will: they wait to hear what this one has."""
+        rows, _, _ = step_view.promises(metadata)
+        if len(rows):
+            worker.walks.reload.give_up(len(rows))
+        step_view.drop_pool_hits(metadata, model_inputs, worker.block_size, worker.dp_rank)
 
     def _decode(self, worker: Worker, metadata: Any, cache_ids: Any) -> None:
         spill, directory = worker.walks.spill, worker.walks.directory

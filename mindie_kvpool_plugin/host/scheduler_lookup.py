@@ -2,24 +2,34 @@
 
 Daemon process, on the scheduler's C++ thread, which holds the GIL while we answer.  The host asks with
 ``<hash>_<rank>_<ranks>_<model>`` for every block and rank; we ask the pool for one alias per block, the
-first few and then the rest in one call, and stop at the first miss.  Every answer is a plain ``bool``:
-pybind casts nothing else.  Nothing is ever raised: the caller would keep the GIL.
+first few and then the rest in one call, and stop at the first miss.  What was answered a moment ago is
+not asked again: a request that waits is looked up at every step, and each question would also renew the
+lease of blocks nobody reads yet.  Every answer is a plain ``bool``: pybind casts nothing else.  Nothing
+is ever raised: the caller would keep the GIL.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.core.block_keys import alias_keys
+from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
+from mindie_kvpool_plugin.native import native
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
 NO_HASH = "0"
 """What the host asks for a block that is not full."""
+
+MAX_FIRST_BLOCKS = 1024
+"""Of a first call, after it was doubled again and again: a miss then costs as much as a long prompt's hit."""
+
+HASH_DIGITS = 32
+"""A key that begins with more is no block's; 64 bits have 20."""
 
 
 def build_lookup(backend: str, pool_file: PoolFile) -> SchedulerLookup:
@@ -40,13 +50,18 @@ class SchedulerLookup:
     Args:
         pool: opened for the scheduler.
         namespace: first part of every key.
-        first_blocks: blocks asked for in the first call.
+        first_blocks: blocks asked for in the first call; more while first calls hit.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, pool: PoolBackend, namespace: str, first_blocks: int) -> None:
+    def __init__(
+        self, pool: PoolBackend, namespace: str, first_blocks: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._pool = pool
         self._namespace = namespace
-        self._first_blocks = first_blocks
+        self._first_blocks = self._first_part = first_blocks
+        self._recent = RecentAnswers(pool.answer_proof_s, clock)
+        self._prefixes: dict[str, str] = {}  # by model name; a service has one
         self._log = RateLimited()
 
     def batch_exist(self, keys: Sequence[str]) -> list[bool]:
@@ -66,30 +81,78 @@ class SchedulerLookup:
         self._pool.close()
 
     def _answer(self, keys: Sequence[str]) -> list[bool]:
-        blocks = [(name, len(list(same))) for name, same in itertools.groupby(keys, _block_of)]
-        num_found = self._count_found([name for name, _ in blocks])
-        answers: list[bool] = []
-        for index, (_, asked) in enumerate(blocks):
-            answers += [index < num_found] * asked
-        return answers
-
-    def _count_found(self, blocks: Sequence[tuple[str, str]]) -> int:
-        """How many leading blocks the pool holds."""
-        full = list(itertools.takewhile(lambda block: block[0] not in ("", NO_HASH), blocks))
-        found = 0
-        for part in (full[: self._first_blocks], full[self._first_blocks :]):
-            if not part:
+        parts = keys[0].split("_", 3) if keys else []
+        if len(parts) != 4:
+            return [False] * len(keys)
+        suffix = f"_{parts[2]}_{parts[3]}"
+        width = int(parts[2]) if parts[2].isdecimal() else 1
+        prefix = self._prefix(parts[3])
+        names_of = native.block_names if native is not None and type(keys) is list else block_names_twin
+        num_found, limit = 0, self._first_part
+        while num_found < len(keys):
+            names, ends = names_of(keys, num_found, limit, width, prefix, suffix)
+            hits = self._count_hits(names)
+            if num_found == 0:
+                self._learn(hits, len(names))
+            if hits:
+                num_found = ends[hits - 1]
+            if not names or hits < len(names):
                 break
-            model = part[0][1]
-            answers = self._pool.exists(alias_keys(self._namespace, model, [name for name, _ in part]))
-            hits = sum(1 for _ in itertools.takewhile(bool, answers))
-            found += hits
-            if hits < len(part):
-                break
-        return found
+            limit = len(keys)
+        return [True] * num_found + [False] * (len(keys) - num_found)
+
+    def _count_hits(self, names: list[str]) -> int:
+        """How many leading names the pool holds; asks for those it was not asked for recently."""
+        known, is_miss = self._recent.leading(names)
+        if is_miss or known == len(names):
+            return known
+        asked = names[known:]
+        answers = self._pool.exists(asked)
+        hits = len(asked) if all(answers) else answers.index(False)
+        self._recent.note(asked[:hits], asked[hits] if hits < len(asked) else None)
+        return known + hits
+
+    def _learn(self, hits: int, asked: int) -> None:
+        """Prompts come in phases: where first parts hit, ask for more at once and save a call."""
+        if hits == 0:
+            self._first_part = self._first_blocks
+        elif hits == asked == self._first_part:
+            self._first_part = min(2 * self._first_part, MAX_FIRST_BLOCKS)
+
+    def _prefix(self, model: str) -> str:
+        prefix = self._prefixes.get(model)
+        if prefix is None:
+            prefix = self._prefixes[model] = alias_keys(self._namespace, model, [""])[0]
+        return prefix
 
 
-def _block_of(key: str) -> tuple[str, str]:
-    """(host hash, model name) of ``<hash>_<rank>_<ranks>_<model>``."""
-    parts = key.split("_", 3)
-    return (parts[0], parts[3]) if len(parts) == 4 else ("", "")
+def block_names_twin(
+    keys: Sequence[str], first: int, limit: int, width: int, prefix: str, suffix: str
+) -> tuple[list[str], list[int]]:
+    """``_native.block_names`` in Python: the aliases of the next blocks, and the index behind each block's keys.
+
+    The host names each block ``width`` times in a row; only the first and the last of them are read.
+    """
+    names: list[str] = []
+    ends: list[int] = []
+    while first < len(keys) and len(names) < limit:
+        block = _hash_in(keys[first], suffix)
+        if not block:
+            break
+        last = first + width - 1
+        if width > 1 and last < len(keys) and _hash_in(keys[last], suffix) == block:
+            first = last + 1
+        else:
+            first += 1
+            while first < len(keys) and _hash_in(keys[first], suffix) == block:
+                first += 1
+        names.append(prefix + block)
+        ends.append(first)
+    return names, ends
+
+
+def _hash_in(key: str, suffix: str) -> str:
+    """The block's hash in a host key, or nothing if the key has another form or names no full block."""
+    block, _, rest = key.partition("_")
+    rank, _, _ = rest.partition("_")
+    return block if rest == rank + suffix and block != NO_HASH and len(block) <= HASH_DIGITS else ""

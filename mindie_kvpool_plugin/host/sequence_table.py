@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence
+from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence, HashedTokens, Tokens
 
 Handles = npt.NDArray[np.int32]
 SequenceIds = npt.NDArray[np.int64]
@@ -37,6 +37,7 @@ class SequenceTable:
         self._context = infer_context
         self._block_size = block_size
         self._handle_of: dict[int, int] = {}
+        self._hashed: dict[int, HashedTokens] = {}
         self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
@@ -65,6 +66,7 @@ class SequenceTable:
         if stale not in (NO_SEQUENCE, sequence_id):
             # the host reused the handle without a free event, as after a recovery
             self._handle_of.pop(stale, None)
+            self._hashed.pop(stale, None)
         blocks = table[row][table[row] >= 0]
         self._handle_of[sequence_id] = handle
         self._sequence_ids[handle] = sequence_id
@@ -127,14 +129,19 @@ class SequenceTable:
         num_full = min(max(length - 1, 0) // self._block_size, int(self._num_blocks[handle]), len(table))
         if num_full == 0:
             return None
-        tokens = np.asarray(self._context.get_all_input_ids(handle))[: num_full * self._block_size]
+        tokens = _copied(self._context.get_all_input_ids(handle), num_full * self._block_size)
         block_ids = table[:num_full].astype(np.int64)
         given: Mask = self._given[handle, :num_full] == table[:num_full]
-        return FreedSequence(sequence_id, tokens.astype(np.int64), block_ids), given
+        return FreedSequence(sequence_id, tokens, block_ids, self._hashed.get(sequence_id)), given
+
+    def hashed(self, sequence_id: int) -> HashedTokens:
+        """Where to note the digests of a sequence's tokens; forgotten with the sequence."""
+        return self._hashed.setdefault(sequence_id, HashedTokens())
 
     def leave(self, sequence_id: int) -> None:
         """The host forgets the sequence."""
         handle = self._handle_of.pop(sequence_id, None)
+        self._hashed.pop(sequence_id, None)
         if handle is not None:
             self._sequence_ids[handle] = NO_SEQUENCE
             self._latest[handle] = None
@@ -156,6 +163,16 @@ class SequenceTable:
         self._poolable = np.pad(self._poolable, (0, more))
         self._latest = np.concatenate([self._latest, np.full(more, None, dtype=object)])
         self._latest_row = np.pad(self._latest_row, (0, more))
+
+
+def _copied(tokens: Any, count: int) -> Tokens:
+    """The first tokens, as they are now.
+
+    ``tobytes`` keeps the GIL where ``copy`` and ``astype`` give it up: the spill thread would take it, and
+    the step would wait for whatever that does next.
+    """
+    values = np.asarray(tokens)[:count]
+    return np.frombuffer(values.tobytes(), dtype=values.dtype).astype(np.int64, copy=False)
 
 
 def _boxed(table: npt.NDArray[np.int32]) -> npt.NDArray[np.object_]:

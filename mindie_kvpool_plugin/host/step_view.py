@@ -96,6 +96,19 @@ def decode_rows(metadata: Any, dp_rank: int) -> npt.NDArray[np.int64]:
     return np.nonzero(real)[0]
 
 
+def promises(metadata: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The whole batch's pool hits, of all data-parallel ranks: equal on every rank that runs it.
+
+    Returns:
+        Rows with a pool hit that may be loaded; computed and promised blocks of all rows.
+    """
+    computed = _counts(metadata.computed_blocks, len(metadata.batch_seq_len))
+    promised = np.maximum(computed, _counts(metadata.remote_computed_blocks, len(computed)))
+    has_adapter = np.array([bool(adapter) for adapter in metadata.adapter_ids or [None] * len(computed)])
+    is_real = np.asarray(metadata.all_sequence_ids) != SIMULATE_SEQUENCE_ID
+    return np.nonzero((promised > computed) & ~has_adapter & is_real)[0], computed, promised
+
+
 def lower_hits(
     metadata: Any,
     model_inputs: Any,
@@ -108,11 +121,13 @@ def lower_hits(
 
     ``prefix_cache`` takes either both arrays or none of them, so a batch left without any hit gets None
     for both.  ``seq_lens`` (per data-parallel rank, tokens each prompt still has to compute) follows.
+    Every rank that runs the batch needs all rows lowered alike: the host derives from them how many
+    tokens the other data-parallel ranks compute.
 
     Args:
         metadata: the host's InputMetadata; its arrays are replaced, not changed in place.
         model_inputs: the host's ModelInput, which carries ``seq_lens`` too.
-        rows: rows of this rank's prompts.
+        rows: rows to lower.
         lengths: int64 [rows], leading blocks, at least the computed ones.
         block_size: tokens per block.
         dp_rank: of this worker.
@@ -129,30 +144,33 @@ def lower_hits(
         metadata.computed_blocks = None
     else:
         metadata.remote_computed_blocks = lowered
-    if metadata.seq_lens and dp_rank < len(metadata.seq_lens):
-        _give_back(metadata, lowered, np.asarray(before), block_size, dp_rank)
+    if metadata.seq_lens:
+        _give_back(metadata, np.asarray(before) - lowered, block_size, dp_rank)
         model_inputs.seq_lens = metadata.seq_lens
 
 
-def drop_pool_hits(metadata: Any) -> None:
+def drop_pool_hits(metadata: Any, model_inputs: Any, block_size: int, dp_rank: int) -> None:
     """Leave a batch only what is on the device; for when nothing else is certain."""
-    computed = metadata.computed_blocks
-    metadata.remote_computed_blocks = None if computed is None else np.array(computed, dtype=np.int64)
+    computed = _counts(metadata.computed_blocks, len(metadata.batch_seq_len))
+    lower_hits(metadata, model_inputs, range(len(computed)), computed, block_size, dp_rank)
 
 
-def _give_back(
-    metadata: Any, lowered: npt.NDArray[np.int64], before: npt.NDArray[np.int64], block_size: int, dp_rank: int
-) -> None:
-    """Add the tokens that are computed after all to this rank's lengths."""
-    own = list(metadata.seq_lens[dp_rank])
-    dp_ranks = metadata.batch_dp_rank_ids
-    rows = [row for row in range(len(lowered)) if dp_ranks is None or dp_ranks[row] == dp_rank]
-    if len(own) != len(rows):
-        return
+def _give_back(metadata: Any, num_blocks: npt.NDArray[np.int64], block_size: int, dp_rank: int) -> None:
+    """Add the tokens that are computed after all to the lengths.
+
+    With one scheduler for all data-parallel ranks the host lists only those that have prompts in the
+    batch, in order; with a scheduler per rank it lists the own one, or all.
+    """
+    count = len(num_blocks)
+    dp_ranks = [dp_rank] * count if metadata.batch_dp_rank_ids is None else list(metadata.batch_dp_rank_ids)[:count]
+    present = sorted(set(dp_ranks))
     seq_lens = list(metadata.seq_lens)
-    seq_lens[dp_rank] = [
-        length + int(before[row] - lowered[row]) * block_size for length, row in zip(own, rows, strict=True)
-    ]
+    for index, owner in enumerate(present):
+        place = index if len(seq_lens) == len(present) else owner
+        rows = [row for row in range(count) if dp_ranks[row] == owner]
+        if place < len(seq_lens) and len(seq_lens[place]) == len(rows):
+            added = (num_blocks[rows] * block_size).tolist()
+            seq_lens[place] = [length + more for length, more in zip(seq_lens[place], added, strict=True)]
     metadata.seq_lens = seq_lens
 
 

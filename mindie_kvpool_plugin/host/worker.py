@@ -16,7 +16,7 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
-from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.errors import ConfigError, HostCompatError
 from mindie_kvpool_plugin.host import model_facts
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
@@ -25,6 +25,7 @@ from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.observability.metrics import Counters
 
 _open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 
@@ -83,15 +84,22 @@ def build_worker(
     """
     mapping = generator_backend.model_wrapper.mapping
     _refuse_what_cannot_be_pooled(generator_backend, infer_context, plugin_words(plugin_config.get("plugin_type")))
+    _refuse_separate_schedulers(generator_backend, str(plugin_config.get("model_role", "standard")))
     pool_file = read_pool_file(generator_backend.kv_pool_config_path)
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
     layout = CacheLayout(generator_backend.cache_pool.npu_cache)
     shard = _shard(generator_backend, kvcache_settings, options)
-    pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file)
+    counters = Counters()
+    pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
     try:
         memory = _memory(layout, generator_backend, pool_file.backend_keys.get("protocol", "ascend"), options)
-        agreement = _agreement(mapping, options)
+        if options.verify_payload and isinstance(memory, DirectMemory) and layout.device.type != "cpu":
+            raise ConfigError(
+                f"{pool_file.path}: kv_pool.verify_payload is true, but blocks travel straight between device memory "
+                'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
+            )
+        agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
         sequences = SequenceTable(infer_context, block_size)
         in_flight = InFlight()
 
@@ -109,6 +117,7 @@ def build_worker(
             device_idle=device_idle,
             agree=agreement.minimum,
             async_write=bool(generator_backend.kv_pool_async_write),
+            counters=counters,
         )
     except BaseException:
         pool.close()
@@ -154,6 +163,21 @@ def _refuse_what_cannot_be_pooled(backend: Any, infer_context: Any, words: list[
         )
 
 
+def _refuse_separate_schedulers(backend: Any, role: str) -> None:
+    """A prefill node with a scheduler per data-parallel rank tells every rank the others' lengths.
+
+    Those lengths have the pool hits subtracted, and a rank that lowers a hit has no way to tell ranks
+    that run another batch; they would pad for tokens that are not there.
+    """
+    num_dp = int(backend.model_wrapper.mapping.attn_dp.group_size)
+    if num_dp > 1 and getattr(backend, "distributed_enable", False) and role.lower() != "standard":
+        raise HostCompatError(
+            f"kv_pool does not support a {role} node with dp {num_dp} and a scheduler per data-parallel rank "
+            "(distributed_enable): a lost block could not be recomputed alike on all ranks; set dp to 1, run without "
+            "distributed_enable, or remove kv_pool from plugin_type"
+        )
+
+
 def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard:
     group = backend.model_wrapper.mapping.attn_tp
     return model_facts.find_shard(
@@ -174,6 +198,8 @@ def _keys(backend: Any, layout: CacheLayout, shard: Shard, options: KvPoolOption
         device_format=str(getattr(backend.cache_pool, "acl_format", 2)),
         shard_count=shard.count,
     )
+    if options.verify_payload:
+        facts["payload"] = "xxh3_128"  # blocks with a checksum are other objects
     return BlockKeys(options.namespace, backend.model_name, fingerprint(facts), shard.name, block_size)
 
 
@@ -186,17 +212,24 @@ def _memory(layout: CacheLayout, backend: Any, protocol: str, options: KvPoolOpt
     return StagedMemory(layout, device_id, options.staging_bytes) if stage else DirectMemory(layout, device_id)
 
 
-def _agreement(mapping: Any, options: KvPoolOptions) -> Agreement | Alone:
-    group = mapping.attn_tp
-    if group.group_size == 1:
+def _agreement(mapping: Any, is_distributed: bool, options: KvPoolOptions) -> Agreement | Alone:
+    rank, size, name = _who_runs_a_batch_together(mapping, is_distributed)
+    if size == 1:
         return Alone()
-    return Agreement(
-        int(group.rank),
-        int(group.group_size),
-        options.agreement,
-        f"dp {mapping.attn_dp.rank}, {group.group_size} ranks",
-        options.agreement_timeout_s,
-    )
+    return Agreement(rank, size, options.agreement, name, options.agreement_timeout_s)
+
+
+def _who_runs_a_batch_together(mapping: Any, is_distributed: bool) -> tuple[int, int, str]:
+    """This rank's place among the ranks that get the same batch, and a name for them.
+
+    One scheduler sends one batch to all data-parallel ranks, and each derives the others' lengths from
+    it; with a scheduler per data-parallel rank only the tensor-parallel ranks share a batch.
+    """
+    tp, dp = mapping.attn_tp, mapping.attn_dp
+    if is_distributed:
+        return int(tp.rank), int(tp.group_size), f"dp {dp.rank}, {tp.group_size} ranks"
+    size = int(tp.group_size) * int(dp.group_size)
+    return int(dp.rank) * int(tp.group_size) + int(tp.rank), size, f"all {size} ranks"
 
 
 def _weight_directory(backend: Any) -> str | None:

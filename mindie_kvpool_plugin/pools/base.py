@@ -4,15 +4,17 @@ Called by a worker's step and spill threads and, for ``exists``, by the schedule
 backend is safe for several threads.  Before: keys are distinct, keys and buffers have equal length,
 buffers lie in registered regions and stay valid until the call returns.  After: one ``bool`` per
 key, in order.  A call that fails half way says so per key; backends do not raise for a pool's
-failure, and when a call returns nobody reads or writes its buffers any more.
+failure, and when a call returns nobody reads or writes its buffers any more.  "Not there" and "full"
+are ordinary answers; a call of which the pool's service or transport failed returns ``Answers`` that
+say why, and ``guarded`` counts them.
 Only opening and registering raise (``errors.PoolError``, ``errors.ConfigError``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 
@@ -20,15 +22,35 @@ Role = Literal["worker", "scheduler"]
 """A worker owns part of the pool and moves bytes; a scheduler only asks what exists."""
 
 
-class PoolBackend(ABC):
-    """A store of immutable objects, each named completely by its key.
+class Answers(list[bool]):
+    """One bool per key, and what was wrong with the call as a whole.
 
     Attributes:
-        put_proof_s: seconds for which a successful put or get may be taken as proof that the pool
-            still holds the key, so that the block is not offered again.
+        trouble: why the call failed, for the log; None when the pool did its work.
     """
 
-    put_proof_s: ClassVar[float] = 0.0
+    def __init__(self, answers: Iterable[bool], trouble: str | None = None) -> None:
+        super().__init__(answers)
+        self.trouble = trouble
+
+
+class PoolBackend(ABC):
+    """A store of immutable objects, each named completely by its key."""
+
+    @property
+    def put_proof_s(self) -> float:
+        """Seconds for which a successful put or get may be taken as proof that the pool still holds the key."""
+        return 0.0
+
+    @property
+    def answer_proof_s(self) -> float:
+        """Seconds for which the scheduler may believe a "yes" of ``exists`` without asking again; 0: asking is free."""
+        return 0.0
+
+    @property
+    def is_available(self) -> bool:
+        """Whether calls are worth preparing; False: every call would answer False at once."""
+        return True
 
     @abstractmethod
     def exists(self, keys: Sequence[str]) -> list[bool]:

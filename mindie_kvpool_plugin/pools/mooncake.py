@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from mindie_kvpool_plugin.config.pool_file import PoolFile, build
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.pools import mooncake_codes as codes
 from mindie_kvpool_plugin.pools import mooncake_start as start
-from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
 from mindie_kvpool_plugin.pools.mooncake_address import can_connect
 from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient
 from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
@@ -43,7 +43,7 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int64]
 
 _SUSPECT = frozenset({codes.TRANSFER_FAILED, codes.NO_TURN})  # what a lost peer looks like
-_HOPELESS = frozenset({codes.NOT_OPEN, codes.NO_TURN, codes.RPC_FAILED, codes.RPC_TIMEOUT})  # not about one key
+_HOPELESS = codes.SERVICE_FAILED | {codes.NOT_OPEN}  # not about one key
 _log = RateLimited()
 
 
@@ -94,7 +94,9 @@ class MooncakePool(PoolBackend):
     """
 
     # no lease comes with a put; this long, offering the block again costs more than the rare loss
-    put_proof_s: ClassVar[float] = 10.0
+    put_proof_s = 10.0
+    # a waiting request is looked up at every step; the lease that came with the first answer lasts 5 s by default
+    answer_proof_s = 1.0
 
     def __init__(self, client: MooncakeClient, options: MooncakeOptions, replicate_config: Callable[[], Any]) -> None:
         self.client = client
@@ -115,8 +117,11 @@ class MooncakePool(PoolBackend):
             return []
         names = list(keys)
         answers = self._ask(len(names), lambda connection: connection.store.batch_is_exist(names))
-        self._note("exists", [code for code in answers if code < 0])
-        return [code == 1 for code in answers]
+        if answers.count(1) == len(answers):
+            return [True] * len(answers)
+        if min(answers) < 0:
+            self._note("exists", [code for code in answers if code < 0])
+        return Answers([code == 1 for code in answers], codes.trouble(answers))
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
         """Write to this process's segment if it has one and there is space, else where the master says."""
@@ -130,7 +135,7 @@ class MooncakePool(PoolBackend):
             if len(rows) == 0:
                 break
         self._note("put", results[results != 0].tolist())
-        return [code == 0 for code in results.tolist()]
+        return Answers([code == 0 for code in results.tolist()], codes.trouble(results.tolist()))
 
     def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
         """Read into the buffers; True only if the object has exactly the buffers' size."""
@@ -139,7 +144,7 @@ class MooncakePool(PoolBackend):
             self._move("get", rows, keys, buffers, results=results, transfer=self._get_piece)
         good = results == buffers.block_bytes
         self._note("get", results[~good].tolist())
-        return [bool(is_good) for is_good in good]
+        return Answers([bool(is_good) for is_good in good], codes.trouble(results.tolist()))
 
     def register(self, regions: Sequence[Region]) -> None:
         """Register each region once; call before the first put or get, the Ascend transport needs it so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 NO_SPACE: Final = -200
@@ -19,6 +20,9 @@ GIVEN_UP: Final = -1_000_005
 
 EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN})
 """Codes that a healthy pool gives: evicted since the lookup, full, closed.  Not worth a warning."""
+
+SERVICE_FAILED: Final = frozenset({NO_TURN, RPC_FAILED, RPC_TIMEOUT, RAISED, WRONG_LENGTH})
+"""The master or the client failed, whatever the key."""
 
 _MEANING: Final = {
     -1: "internal error",
@@ -53,3 +57,12 @@ def meaning(code: int) -> str:
     if known is None:
         return str(code)
     return known if code <= NOT_OPEN else f"{code} ({known})"
+
+
+def trouble(answers: Sequence[int]) -> str | None:
+    """Why a call as a whole failed, or None: misses, a full pool and a few lost blocks are ordinary."""
+    failed = [code for code in answers if code in SERVICE_FAILED]
+    # one peer of several may be gone; with nothing moved at all it is the pool that is gone for us
+    if not failed and not any(code >= 0 for code in answers):
+        failed = [code for code in answers if code == TRANSFER_FAILED]
+    return meaning(failed[0]) if failed else None

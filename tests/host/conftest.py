@@ -1,5 +1,6 @@
 """A fresh environment with the built wheel, next to a stand-in mindie_llm on disk."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -73,16 +74,17 @@ class Environment:
         )
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """The wheel, built from a copy of the tree so that no build folder appears in it."""
-    work = tmp_path_factory.mktemp("build")
+LEFT_OUT = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "*.so")
+
+
+def build_wheel(work, **env):
+    """A wheel, built from a copy of the tree so that no build folder appears in it."""
     source = work / "source"
     shutil.copytree(
         ROOT,
         source,
         symlinks=True,
-        ignore=shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache"),
+        ignore=shutil.ignore_patterns(*LEFT_OUT),
     )
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work / "dist"), str(source)],
@@ -90,9 +92,16 @@ def wheel(tmp_path_factory):
         capture_output=True,
         text=True,
         timeout=300,
+        env={**os.environ, **env},
     )
     (path,) = (work / "dist").glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel of this tree."""
+    return build_wheel(tmp_path_factory.mktemp("build"))
 
 
 @pytest.fixture(scope="session")

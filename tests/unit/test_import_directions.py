@@ -11,12 +11,13 @@ NAME = PACKAGE.name
 MAY_IMPORT = {
     "errors": set(),
     "blocks": set(),
+    "native": set(),
     "observability": {"observability"},
     "config": {"config", "errors", "blocks", "observability"},
-    "pools": {"pools", "config", "errors", "blocks", "observability"},
-    "core": {"core", "errors", "blocks", "observability", "pools.base"},
+    "pools": {"pools", "config", "errors", "blocks", "native", "observability"},
+    "core": {"core", "errors", "blocks", "native", "observability", "pools.base"},
     "assemble": {"core", "pools", "config", "errors", "blocks", "observability"},
-    "host": {"host", "assemble", "core", "config", "errors", "blocks", "observability", "pools.base"},
+    "host": {"host", "assemble", "core", "config", "errors", "blocks", "native", "observability", "pools.base"},
     # status tells what host would do; demo drives the simulator; the check knows config only
     "cli.status": {"host"},
     "cli.demo": {"simulator", "errors", "cli", "observability"},

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from mindie_kvpool_plugin.pools import local_dram
+from mindie_kvpool_plugin.pools.local_dram import pool_of
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool
@@ -15,13 +13,10 @@ from tests.walks.conftest import SHAPES, assert_right_so_far, chat
 PROMPT = list(range(10, 90))  # five blocks of 16
 
 
-def pool_of(pool_file: str) -> local_dram.LocalDram:
-    return local_dram._shared[os.path.realpath(pool_file)]
-
-
 def stored(pool_file: str) -> dict[str, int]:
     """Key -> bytes of everything in the pool."""
-    return {key: len(value) for key, value in pool_of(pool_file)._objects.items()}
+    pool = pool_of(pool_file)
+    return {key: len(pool.value(key)) for key in list(pool.keys())}
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
@@ -77,12 +72,12 @@ def test_damage_in_the_pool_is_seen_by_the_oracle(damage: str) -> None:
         with Engine(pooled) as engine:
             engine.submit(PROMPT, 8)
             engine.run()
-        objects = pool_of(pooled.pool_file)._objects
-        one, two = [key for key in objects if key.count("/") == 3][:2]
+        pool = pool_of(pooled.pool_file)
+        one, two = [pool.value(key) for key in list(pool.keys()) if key.count("/") == 3][:2]
         if damage == "flipped byte":
-            objects[one][5] ^= 1
+            one[5] ^= 1
         else:
-            objects[one], objects[two] = objects[two], objects[one]
+            one[:], two[:] = bytes(two), bytes(one)
         with Engine(pooled) as engine:
             engine.submit(PROMPT, 8)
             engine.run()

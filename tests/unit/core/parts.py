@@ -63,7 +63,7 @@ class ScriptedPool(LocalDram):
         stored = super().put(keys, buffers, groups)
         for index, key in enumerate(keys):
             if self.refuse_put(key):
-                self._objects.pop(key, None)
+                self.remove(key)
                 stored[index] = False
         return stored
 
@@ -73,17 +73,25 @@ class ScriptedPool(LocalDram):
         return [ok and not self.refuse_get(key) for key, ok in zip(keys, arrived, strict=True)]
 
     def data_keys(self):
-        return [key for key in self._objects if key.count("/") == 3]
+        return [key for key in list(self.keys()) if key.count("/") == 3]
 
     def alias_keys(self):
-        return [key for key in self._objects if key.count("/") == 2]
+        return [key for key in list(self.keys()) if key.count("/") == 2]
 
 
 class Rank:
     """One rank's walks around an ArrayMemory."""
 
     def __init__(
-        self, pool=None, memory=None, queue=0, replica=None, agree=None, device_idle=None, fence_timeout_s=5.0
+        self,
+        pool=None,
+        memory=None,
+        queue=0,
+        replica=None,
+        agree=None,
+        device_idle=None,
+        fence_timeout_s=5.0,
+        queue_bytes=1 << 30,
     ):
         self.pool = ScriptedPool() if pool is None else pool
         self.memory = memory or ArrayMemory()
@@ -104,6 +112,7 @@ class Rank:
             self.running.get,
             queue_capacity_blocks=queue,
             fence_timeout_s=fence_timeout_s,
+            queue_capacity_bytes=queue_bytes,
         )
         self.reload = Reload(
             self.pool, self.memory, self.keys, self.directory, self.counters, idle, agree or (lambda lengths: lengths)

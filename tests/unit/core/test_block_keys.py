@@ -5,9 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from mindie_kvpool_plugin.blocks import HashedTokens
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.simulator.collisions import forged_pairs
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "block_keys.json").read_text())
 
@@ -17,6 +21,72 @@ def test_host_hash_chain_equals_the_hosts_own_values(case):
     """The values were computed by MindIE-LLM 3.0.0's own hash_block."""
     tokens = np.array(case["tokens"], dtype=np.int64)
     assert block_keys.host_hash_chain(tokens, case["block_size"]) == case["host_hashes"]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_host_hash_chain_twin_equals_the_hosts_own_values(case):
+    """The same without the C extension."""
+    tokens = np.array(case["tokens"], dtype=np.int64)
+    assert block_keys.host_hash_chain_twin(tokens, case["block_size"]) == case["host_hashes"]
+
+
+@settings(deadline=None)
+@given(
+    tokens=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=40),
+    block_size=st.integers(1, 9),
+    previous=st.integers(0, (1 << 64) - 1),
+    extra=st.integers(0, (1 << 64) - 1),
+)
+def test_host_hash_chain_equals_its_twin(tokens, block_size, previous, extra):
+    """The C extension and Python agree on anything, also when they continue a chain."""
+    values = np.array(tokens, dtype=np.int64)
+    expected = block_keys.host_hash_chain_twin(values, block_size, previous, extra)
+    assert block_keys.host_hash_chain(values, block_size, previous, extra) == expected
+
+
+def test_host_hash_chain_of_a_long_prompt_equals_its_twin():
+    """Above the size from which C gives up the GIL, and from an array that is not contiguous."""
+    values = np.random.default_rng(0).integers(0, 1 << 40, 40_000)[::2]
+    assert block_keys.host_hash_chain(values, 128) == block_keys.host_hash_chain_twin(values, 128)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_chains_continue_from_the_block_before(cut):
+    """A chain in two parts is the chain of the whole."""
+    tokens = np.arange(100)
+    hashes, digests = block_keys.host_hash_chain(tokens, 16), block_keys.digest_chain(tokens, 16)
+    previous_hash = hashes[cut - 1] if cut else 0
+    previous_digest = digests[cut - 1].tobytes() if cut else bytes(16)
+    assert block_keys.host_hash_chain(tokens[cut * 16 :], 16, previous_hash) == hashes[cut:]
+    assert (block_keys.digest_chain(tokens[cut * 16 :], 16, previous_digest) == digests[cut:]).all()
+
+
+def test_no_token_is_hashed_twice(monkeypatch):
+    """A prompt is hashed when it is loaded; when the sequence ends only its answer is."""
+    hashed_tokens = []
+    real = block_keys.digest_chain
+    monkeypatch.setattr(block_keys, "digest_chain", lambda t, *more: hashed_tokens.append(len(t)) or real(t, *more))
+    tokens = np.arange(100, 200)
+    notes = HashedTokens()
+    assert (block_keys.digests_of(tokens[:48], 16, notes) == real(tokens[:48], 16)).all()
+    assert (block_keys.digests_of(tokens, 16, notes) == real(tokens, 16)).all()
+    assert (block_keys.digests_of(tokens, 16, notes) == real(tokens, 16)).all()
+    assert hashed_tokens == [48, 52]
+
+
+@settings(deadline=None)
+@given(
+    first=st.lists(st.integers(0, 3), max_size=20),
+    second=st.lists(st.integers(0, 3), max_size=20),
+    shared=st.integers(0, 20),
+)
+def test_notes_of_other_tokens_are_never_used(first, second, shared):
+    """Whatever was noted before, and whatever became of the array it was taken from, the digests are right."""
+    notes, one = HashedTokens(), np.array(first, dtype=np.int64)
+    block_keys.digests_of(one, 4, notes)
+    two = np.array(first[:shared] + second, dtype=np.int64)
+    one[:] = 7
+    assert np.array_equal(block_keys.digests_of(two, 4, notes), block_keys.digest_chain(two, 4))
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
@@ -54,34 +124,11 @@ def test_digest_chain_of_a_prefix_is_a_prefix_of_the_chain():
 
 
 def test_colliding_host_hashes_have_different_data_keys():
-    """The host's hash collides on purpose in a moment; the data key does not follow."""
-    one = np.array([5, 9, 11, 20], dtype=np.int64)
-    two = collide(one)
-    assert not np.array_equal(one, two)
-    assert block_keys.host_hash_chain(one, 4) == block_keys.host_hash_chain(two, 4)
-    assert not (block_keys.digest_chain(one, 4) == block_keys.digest_chain(two, 4)).all()
-
-
-def collide(tokens):
-    """Other tokens with the same host hash: change the last but one, then solve for the last."""
-    mask = (1 << 64) - 1
-    seeds = []
-    for tail in (int(tokens[-2]), int(tokens[-2]) + 1):
-        seed = 0
-        for value in [*tokens[:-2].tolist(), tail]:
-            seed ^= (value + 0x9E3779B97F4A7C15 + (seed << 6) + (seed >> 2)) & mask
-            seed = seed or 1
-        seeds.append(seed)
-
-    def mixed(seed):
-        return (0x9E3779B97F4A7C15 + (seed << 6) + (seed >> 2)) & mask
-
-    wanted = seeds[0] ^ ((int(tokens[-1]) + mixed(seeds[0])) & mask)
-    last = ((wanted ^ seeds[1]) - mixed(seeds[1])) & mask
-    forged = tokens.copy()
-    forged[-2] += 1
-    forged[-1] = np.uint64(last).astype(np.int64)
-    return forged
+    """The host's hash collides on purpose in a moment; the data key does not follow, in any later block."""
+    for one, two in forged_pairs(50, num_tokens=64, block_size=16, vocab_size=1024):
+        assert not np.array_equal(one, two)
+        assert block_keys.host_hash_chain(one, 16) == block_keys.host_hash_chain(two, 16)
+        assert not (block_keys.digest_chain(one, 16) == block_keys.digest_chain(two, 16)).all(axis=1).any()
 
 
 def test_keys_have_the_documented_form():

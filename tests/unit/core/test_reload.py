@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from mindie_kvpool_plugin.blocks import PoolHit
+
 from .parts import Rank, ScriptedPool, prompt
 
 
@@ -120,3 +122,40 @@ def test_a_pool_that_breaks_its_contract_costs_a_recompute(answer):
     rank = Rank(pool=pool, agree=lambda lengths: asked.append(lengths.tolist()) or lengths)
     assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
     assert asked == [[0]]
+
+
+def test_load_and_spill_leave_a_pool_alone_that_is_in_trouble(monkeypatch):
+    """Nothing is hashed, copied or asked; the hit is what the device has, and the ranks still agree."""
+    agreed = []
+    rank = Rank(agree=lambda lengths: agreed.append(lengths.tolist()) or lengths)
+    monkeypatch.setattr(type(rank.pool), "is_available", property(lambda pool: False))
+    tokens = prompt(100, 3)
+    rank.compute(1, tokens, [0, 1, 2])
+    rank.free(1, tokens, [0, 1, 2])
+    assert rank.reload.load([rank.hit(tokens, [3, 4, 5], 1, 3)]).tolist() == [1]
+    assert agreed == [[1]]
+    assert rank.pool.puts == rank.pool.gets == []
+    assert (rank.counters.dropped_blocks, rank.counters.refused_keys, rank.counters.recomputed_blocks) == (3, 2, 2)
+
+
+def test_load_leaves_other_ranks_prompts_to_them():
+    """One batch for all data-parallel ranks: this one fetches its own prompt and takes the other's agreed length."""
+    tokens = prompt(100, 2)
+    pool = ScriptedPool()
+    spilled(pool, tokens, 2)
+    offered = []
+    rank = Rank(pool=pool, agree=lambda lengths: offered.append(lengths.tolist()) or np.array([2, 1]))
+    elsewhere = PoolHit(1, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 3, is_own=False)
+    assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2), elsewhere]).tolist() == [2, 1]
+    assert offered == [[2, 3]], "the other's hit is not ours to lower"
+    assert rank.counters.promised_blocks == rank.counters.reloaded_blocks == 2
+
+
+def test_load_agrees_although_loading_raised():
+    """The other ranks must not wait for a rank that stumbled."""
+    offered = []
+    rank = Rank(agree=lambda lengths: offered.append(lengths.tolist()) or lengths)
+    rank.memory.write = None
+    assert rank.reload.load([rank.hit(prompt(100, 3), [3, 4, 5], 1, 3)]).tolist() == [1]
+    assert offered == [[1]]
+    assert rank.counters.hook_errors == 1

@@ -5,9 +5,11 @@ import threading
 import numpy as np
 import pytest
 
+from mindie_kvpool_plugin.core import spill as spill_module
+from mindie_kvpool_plugin.core import spill_queue
 from mindie_kvpool_plugin.core.spill import Replica
 
-from .parts import ArrayMemory, Rank, ScriptedPool, prompt
+from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, prompt
 
 JOIN_S = 10.0
 
@@ -229,3 +231,45 @@ def test_close_leaves_nothing_reading_the_device():
     assert len(rank.pool.data_keys()) == 2
     assert not any(thread.name == "kvpool-spill" and thread.is_alive() for thread in threading.enumerate())
     rank.spill.before_write(9, np.array([1, 2]))
+
+
+def test_queue_is_bounded_in_bytes_of_blocks_and_tokens():
+    """Room for two blocks of 96 bytes and a sequence's tokens: the head of a chain is kept, the rest dropped."""
+    tokens = prompt(100, 4)
+    rank = Rank(queue=16, queue_bytes=2 * 96 + 4 * BLOCK_SIZE * 8)
+    entered, release = threading.Event(), threading.Event()
+    rank.pool.before_put = lambda: (entered.set(), release.wait(30))
+    rank.compute(1, tokens, [0, 1, 2, 3])
+    rank.free(1, tokens, [0, 1, 2, 3])
+    assert entered.wait(30)
+    assert rank.counters.dropped_blocks == 2
+    rank.compute(2, tokens, [4, 5])
+    rank.free(2, tokens, [4, 5])
+    assert rank.counters.dropped_blocks == 4, "what is being stored still counts"
+    release.set()
+    assert rank.spill.drain(30)
+    assert rank.counters.spilled_blocks == 2
+    rank.spill.close()
+
+
+def test_close_leaves_a_put_that_does_not_return_to_the_end_of_the_process(monkeypatch):
+    """The bound holds, nothing queued is begun any more, and later frees are dropped."""
+    monkeypatch.setattr(spill_module, "DRAIN_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(spill_queue, "LONGEST_READ_S", 0.01)
+    rank = Rank(queue=16)
+    entered, release = threading.Event(), threading.Event()
+    rank.pool.before_put = lambda: (entered.set(), release.wait(30))
+    for sequence_id, first in ((1, 0), (2, 2)):
+        tokens = prompt(100 * sequence_id, 2)
+        rank.compute(sequence_id, tokens, [first, first + 1])
+        rank.free(sequence_id, tokens, [first, first + 1])
+    assert entered.wait(30)
+    rank.spill.close()
+    thread = rank.spill._queue._thread
+    assert thread.is_alive()
+    release.set()
+    thread.join(30)
+    assert len(rank.pool.puts) == 2, "one block's data and alias; the second sequence was withdrawn"
+    rank.compute(3, prompt(500, 1), [8])
+    rank.free(3, prompt(500, 1), [8])
+    assert rank.counters.dropped_blocks == 1

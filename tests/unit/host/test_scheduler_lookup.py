@@ -1,12 +1,18 @@
 """The scheduler gets one plain bool per key, and never an exception."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
+from mindie_kvpool_plugin.host import scheduler_lookup
+from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
+from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup, block_names_twin
 
 
 class AskedPool:
     """Holds some aliases and remembers how it was asked."""
+
+    answer_proof_s = 0.0
 
     def __init__(self, present):
         self.present = set(present)
@@ -49,6 +55,26 @@ def test_batch_exist_asks_the_rest_in_one_call():
     assert [len(keys) for keys in pool.calls] == [2, 7]
 
 
+def test_the_first_call_grows_while_it_hits_and_shrinks_at_a_miss():
+    """Phases of hits cost one call, phases of misses small ones."""
+    pool, scheduler = lookup(range(11, 20))
+    question = host_keys(range(11, 20), ranks=1)
+    for _ in range(4):
+        assert all(scheduler.batch_exist(question))
+    assert [len(keys) for keys in pool.calls] == [2, 7, 4, 5, 8, 1, 9]
+    pool.calls.clear()
+    scheduler.batch_exist(host_keys(range(50, 59), ranks=1))
+    scheduler.batch_exist(host_keys(range(50, 59), ranks=1))
+    assert [len(keys) for keys in pool.calls] == [9, 2]
+
+
+def test_keys_in_another_order_are_answered_one_by_one():
+    """Ranks outside, blocks inside: not how the host asks, and still right."""
+    _, scheduler = lookup([11, 12])
+    keys = [f"{value}_{rank}_2_my_model" for rank in range(2) for value in (11, 12, 13)]
+    assert scheduler.batch_exist(keys) == [True, True, False, False, False, False]
+
+
 def test_a_block_without_hash_is_not_in_the_pool():
     """The host asks for hash 0 when the last block is not full."""
     pool, scheduler = lookup([11, 0])
@@ -67,6 +93,8 @@ def test_a_pool_that_raises_is_answered_with_no():
     """An exception would leave the C++ caller with the GIL held."""
 
     class Broken:
+        answer_proof_s = 0.0
+
         def exists(self, keys):
             raise RuntimeError("planted")
 
@@ -79,3 +107,97 @@ def test_exists_answers_one_key():
     """The host's other way of asking."""
     _, scheduler = lookup([11])
     assert scheduler.exists("11_0_1_my_model") is True
+
+
+class RememberedPool(AskedPool):
+    answer_proof_s = 1.0
+
+
+@pytest.fixture
+def remembering():
+    pool = RememberedPool([f"ns/my_model/{value}" for value in range(11, 17)])
+    now = [100.0]
+    return pool, SchedulerLookup(pool, "ns", 2, clock=lambda: now[0]), now
+
+
+def test_a_waiting_request_is_asked_for_once(remembering):
+    """The same question within the age costs no call, hit or miss."""
+    pool, scheduler, now = remembering
+    question = host_keys([11, 12, 13, 14, 99, 15])
+    first = scheduler.batch_exist(question)
+    assert first == [True] * 8 + [False] * 4
+    calls = len(pool.calls)
+    now[0] += 0.04
+    assert scheduler.batch_exist(question) == first
+    assert len(pool.calls) == calls
+
+
+def test_a_longer_question_asks_only_for_what_is_new(remembering):
+    """A prompt with a known prefix: one call for the rest."""
+    pool, scheduler, _ = remembering
+    scheduler.batch_exist(host_keys([11, 12]))
+    pool.calls.clear()
+    assert all(scheduler.batch_exist(host_keys([11, 12, 13, 14])))
+    assert pool.calls == [["ns/my_model/13", "ns/my_model/14"]]
+
+
+def test_an_answer_is_forgotten_when_it_is_too_old(remembering):
+    """What left the pool is a miss again after the age, however often it was asked for meanwhile."""
+    pool, scheduler, now = remembering
+    assert scheduler.exists("11_0_1_my_model")
+    pool.present.clear()
+    answers = []
+    for _ in range(11):
+        now[0] += 0.1
+        answers.append(scheduler.exists("11_0_1_my_model"))
+    assert answers[0] is True
+    assert answers[-1] is False
+    assert answers == sorted(answers, reverse=True)
+
+
+def test_an_answer_is_forgotten_after_a_pause(remembering):
+    """Nobody asked for a while: nothing old is believed."""
+    pool, scheduler, now = remembering
+    assert scheduler.exists("11_0_1_my_model")
+    pool.present.clear()
+    now[0] += 1.01
+    assert scheduler.exists("11_0_1_my_model") is False
+
+
+def test_a_miss_is_believed_for_a_shorter_time_than_a_hit(remembering):
+    """A block that arrives is found soon."""
+    pool, scheduler, now = remembering
+    assert scheduler.exists("99_0_1_my_model") is False
+    pool.present.add("ns/my_model/99")
+    assert scheduler.exists("99_0_1_my_model") is False
+    now[0] += 0.06
+    assert scheduler.exists("99_0_1_my_model") is True
+
+
+def test_recent_answers_are_bounded_in_size():
+    """However much is asked within the age."""
+    recent = RecentAnswers(1.0, lambda: 5.0, capacity_blocks=100)
+    for turn in range(50):
+        recent.leading([])
+        recent.note([f"{turn}/{number}" for number in range(30)], f"{turn}/miss")
+        assert len(recent) <= 150
+
+
+@pytest.mark.skipif(scheduler_lookup.native is None, reason="built without a compiler")
+@settings(deadline=None)
+@given(
+    keys=st.lists(
+        st.one_of(
+            st.sampled_from([f"{block}_{rank}_2_m_x" for block in (0, 7, 8, 77) for rank in range(2)]),
+            st.text("0_2mx7é", max_size=12),
+        ),
+        max_size=12,
+    ),
+    first=st.integers(0, 3),
+    limit=st.integers(0, 5),
+    width=st.integers(0, 3),
+)
+def test_block_names_equal_their_twin(keys, first, limit, width):
+    """The C extension and Python read the same blocks from any keys."""
+    expected = block_names_twin(keys, first, limit, width, "ns/é/", "_2_m_x")
+    assert scheduler_lookup.native.block_names(keys, first, limit, width, "ns/é/", "_2_m_x") == expected

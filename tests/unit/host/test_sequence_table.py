@@ -119,3 +119,23 @@ def test_a_restarted_sequence_takes_its_new_blocks():
     sequences.leave(70)
     sequences.enter(70, 4, table([11, 12, 13]), 0, poolable=True)
     assert sequences.look(70)[0].block_ids.tolist() == [11, 12]
+
+
+def test_hash_notes_live_as_long_as_the_sequence():
+    """What was hashed at a reload is handed over with the freed blocks and forgotten with the sequence."""
+    _, sequences = started(range(9), [3, 5, 7])
+    assert sequences.look(70)[0].hashed is None
+    notes = sequences.hashed(70)
+    assert sequences.hashed(70) is notes
+    assert sequences.look(70)[0].hashed is notes
+    sequences.leave(70)
+    assert sequences.hashed(70) is not notes
+
+
+def test_look_copies_tokens():
+    """The host reuses its store while the spill thread still hashes what a sequence left."""
+    context, sequences = started(range(9), [3, 5, 7])
+    left, _ = sequences.look(70)
+    context.hold(9, [99] * 9)
+    assert left.tokens.tolist() == list(range(8))
+    assert left.tokens.dtype == np.int64

@@ -97,3 +97,46 @@ def test_lower_hits_leaves_a_batch_without_hits_alone():
     metadata = batch([16], computed=None, remote=None)
     lower(metadata, [0], [0])
     assert metadata.remote_computed_blocks is None
+
+
+def test_promises_are_the_whole_batch_on_every_rank():
+    """Rows of other data-parallel ranks count, adapters and the health check do not."""
+    metadata = batch([16, 16, 16, 16], computed=[1, 0, 0, 0], remote=[3, 2, 2, 2], adapter_ids=[None, None, "a", None])
+    metadata.batch_dp_rank_ids = np.array([0, 1, 1, 1])
+    metadata.all_sequence_ids[3] = step_view.SIMULATE_SEQUENCE_ID
+    rows, computed, promised = step_view.promises(metadata)
+    assert rows.tolist() == [0, 1]
+    assert computed.tolist() == [1, 0, 0, 0]
+    assert promised.tolist() == [3, 2, 2, 2]
+
+
+def test_lower_hits_gives_back_to_every_data_parallel_rank():
+    """One scheduler for all: each rank sees all lengths and needs them right."""
+    metadata = batch([16, 16], remote=[3, 2], batch_dp_rank_ids=np.array([0, 1]), seq_lens=[[4], [8]])
+    lower(metadata, [0, 1], [1, 0])
+    assert metadata.seq_lens == [[12], [16]]
+
+
+def test_lower_hits_finds_lengths_when_a_data_parallel_rank_has_no_prompt():
+    """The host lists only ranks with prompts: the second list belongs to rank 3."""
+    metadata = batch([16, 16], remote=[3, 2], batch_dp_rank_ids=np.array([1, 3]), seq_lens=[[4], [8]])
+    lower(metadata, [0, 1], [3, 1])
+    assert metadata.seq_lens == [[4], [12]]
+
+
+def test_lower_hits_finds_the_only_list_with_a_scheduler_per_data_parallel_rank():
+    """Rank 5's batch carries its own lengths alone, at place 0."""
+    metadata = batch([16], remote=[4], batch_dp_rank_ids=np.array([5]), seq_lens=[[0]])
+    step_view.lower_hits(metadata, SimpleNamespace(), [0], np.array([3]), 4, 5)
+    assert metadata.seq_lens == [[4]], "a hit over the whole prompt counts as 0 in the host, too"
+
+
+def test_drop_pool_hits_keeps_what_is_on_the_device_and_gives_the_rest_back():
+    """seq_lens follows, and a batch without any hit left has neither array."""
+    metadata = batch([16, 16], computed=[1, 0], remote=[3, 2], seq_lens=[[4, 8]])
+    step_view.drop_pool_hits(metadata, SimpleNamespace(), 4, 0)
+    assert metadata.remote_computed_blocks.tolist() == [1, 0]
+    assert metadata.seq_lens == [[12, 16]]
+    metadata = batch([16], remote=[3])
+    step_view.drop_pool_hits(metadata, SimpleNamespace(), 4, 0)
+    assert metadata.remote_computed_blocks is metadata.computed_blocks is None

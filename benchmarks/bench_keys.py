@@ -1,0 +1,47 @@
+"""The host's hash chain and our digest chain over a prompt of 32k tokens."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from benchmarks import measure
+from benchmarks.measure import Row
+from mindie_kvpool_plugin.blocks import HashedTokens
+from mindie_kvpool_plugin.core import block_keys
+
+TOKENS, BLOCK_SIZE = 32_768, 128
+
+
+def rows() -> list[Row]:
+    tokens = np.random.default_rng(0).integers(0, 150_000, TOKENS)
+    text = tokens.tobytes()
+    notes = HashedTokens()
+    keys = block_keys.BlockKeys("default", "DeepSeek-R1-W8A8", "f" * 32, "0of8", BLOCK_SIZE)
+    digests = block_keys.digests_of(tokens, BLOCK_SIZE, notes)
+    taken = measure.interleaved(
+        {
+            "hash": lambda: block_keys.host_hash_chain(tokens, BLOCK_SIZE),
+            "twin": lambda: block_keys.host_hash_chain_twin(tokens, BLOCK_SIZE),
+            "digest": lambda: block_keys.digest_chain(tokens, BLOCK_SIZE),
+            "sha256": lambda: hashlib.sha256(text).digest(),
+            "again": lambda: block_keys.digests_of(tokens, BLOCK_SIZE, notes),
+            "names": lambda: keys.data(block_keys.hex_digests(digests)),
+        },
+        rounds=15,
+    )
+    return [
+        measure.faster("host hash, 32k tokens, against its Python twin", taken["hash"], taken["twin"], 100),
+        measure.at_most(
+            "digest chain, 256 blocks, against one SHA-256 of the same bytes", taken["digest"], taken["sha256"], 3
+        ),
+        measure.faster(
+            "digests of a sequence that was loaded, against hashing again", taken["again"], taken["digest"], 10
+        ),
+        measure.seen("data keys of 256 blocks", taken["names"] * 1e6, "us"),
+    ]
+
+
+if __name__ == "__main__":
+    measure.main("bench_keys", rows)

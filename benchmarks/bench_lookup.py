@@ -1,0 +1,78 @@
+"""The scheduler's question for 256 blocks at tp 8 to a real master, against the raw client's batch_is_exist."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+
+from benchmarks import measure, service
+from benchmarks.measure import Row
+from mindie_kvpool_plugin.core.block_keys import alias_keys
+from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
+from tests.conftest import Memory
+
+BLOCKS, RANKS, FIRST = 256, 8, 32
+MODEL = "DeepSeek-R1-W8A8"
+ROUNDS, IN_A_ROW = 40, 8
+
+
+class Question:
+    """Host keys with fresh strings for every call, as the host builds them."""
+
+    def __init__(self, hashes: list[int]) -> None:
+        self.hashes = hashes
+
+    def keys(self) -> list[str]:
+        return [f"{value}_{rank}_{RANKS}_{MODEL}" for value in self.hashes for rank in range(RANKS)]
+
+    def aliases(self, count: int = BLOCKS) -> list[str]:
+        return alias_keys("default", MODEL, self.hashes[:count])
+
+
+def rows() -> list[Row]:
+    hashes = np.random.default_rng(0).integers(1 << 60, 1 << 62, BLOCKS).tolist()
+    stored, unknown = Question(hashes), Question([value + 1 for value in hashes])
+    taken: dict[str, list[float]] = {}
+
+    def timed(name: str, call, argument) -> None:
+        began = time.perf_counter()
+        call(argument)
+        taken.setdefault(name, []).append(time.perf_counter() - began)
+
+    with service.mooncake(256 << 20, clients=2) as (owner, pool):
+        assert all(owner.put(stored.aliases(), Memory(BLOCKS, 1, 16).buffers))
+        store, _ = service.raw(pool)
+
+        def forgetful(first_blocks: int) -> SchedulerLookup:
+            """Remembers no answers, so that every question is a call."""
+            lookup = SchedulerLookup(pool, "default", first_blocks)
+            lookup._recent._age_s = 0.0
+            return lookup
+
+        steady, alternating = forgetful(FIRST), forgetful(FIRST)
+        waiting = SchedulerLookup(pool, "default", FIRST)
+        for _ in range(ROUNDS):
+            for _ in range(IN_A_ROW):
+                timed("raw", store.batch_is_exist, stored.aliases())
+                timed("hits", steady.batch_exist, stored.keys())
+            for _ in range(IN_A_ROW):
+                timed("raw first", store.batch_is_exist, unknown.aliases(FIRST))
+                timed("miss", steady.batch_exist, unknown.keys())
+            timed("alternating hits", alternating.batch_exist, stored.keys())
+            timed("alternating miss", alternating.batch_exist, unknown.keys())
+            timed("raw all ranks", store.batch_is_exist, stored.keys())
+            timed("waiting", waiting.batch_exist, stored.keys())
+    median = {name: statistics.median(values) for name, values in taken.items()}
+    return [
+        measure.at_most("256 blocks at tp 8, all hit, against 256 keys", median["hits"], median["raw"], 1.3),
+        measure.at_most("first block missing, against 32 keys", median["miss"], median["raw first"], 2),
+        measure.at_most("all hit, every other prompt a miss (two calls)", median["alternating hits"], median["raw"], 2),
+        measure.at_most("all hit, against asking for all 2,048 keys", median["hits"], median["raw all ranks"], 1.3),
+        measure.at_most("a waiting request asked again, against 256 keys", median["waiting"], median["raw"], 1),
+    ]
+
+
+if __name__ == "__main__":
+    measure.main("bench_lookup", rows)

@@ -1,0 +1,156 @@
+"""Bytes per second: local_dram against memcpy, mooncake against the raw client's best on the same buffers."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+
+import numpy as np
+
+from benchmarks import measure, service
+from benchmarks.measure import Row
+from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.pools.local_dram import LocalDram
+
+MIB = 1 << 20
+TOTAL_BYTES = 256 * MIB
+LAYOUTS = [(MIB // 2, 1), (2 * MIB, 1), (8 * MIB, 1), (MIB // 2, 122), (2 * MIB, 122), (8 * MIB, 122)]
+"""(bytes of a block, segments)."""
+
+RAW_SLICES = (224, 448, 896, 1792)
+"""Sizes of the raw client's calls; its best counts.  More than about 2,000 wedge a client of another process."""
+
+
+class Blocks:
+    """Blocks one behind the other, written once so that their pages are there."""
+
+    def __init__(self, num_blocks: int, segments: int, segment_bytes: int, fill: int) -> None:
+        self.bytes = np.full(num_blocks * segments * segment_bytes, fill, dtype=np.uint8)
+        places = np.arange(num_blocks * segments, dtype=np.int64).reshape(num_blocks, segments) * segment_bytes
+        self.buffers = Buffers(self.bytes.ctypes.data + places, np.full(segments, segment_bytes, dtype=np.int64))
+
+
+def local_dram() -> list[Row]:
+    found = []
+    for block_bytes, segments in LAYOUTS:
+        segment_bytes = block_bytes // segments // 64 * 64
+        num_blocks = TOTAL_BYTES // block_bytes
+        source, target = (Blocks(num_blocks, segments, segment_bytes, fill) for fill in (1, 2))
+        room, plain = np.ones_like(source.bytes), np.ones_like(source.bytes)
+        pool = LocalDram(source.bytes.nbytes + 1)
+        number = itertools.count()
+        names: list[str] = []
+
+        def put(pool=pool, source=source, number=number, names=names, num_blocks=num_blocks) -> None:
+            turn = next(number)
+            names[:] = [f"{turn}/{index}" for index in range(num_blocks)]
+            assert all(pool.put(names, source.buffers))
+
+        def get(pool=pool, target=target, names=names) -> None:
+            assert all(pool.get(names, target.buffers))
+
+        def memcpy(source=source, room=room) -> None:
+            ctypes.memmove(room.ctypes.data, source.bytes.ctypes.data, room.nbytes)
+
+        def by_segment(source=source, plain=plain, segment_bytes=segment_bytes) -> None:
+            to, at = plain.ctypes.data, source.bytes.ctypes.data
+            for place in range(0, plain.nbytes, segment_bytes):
+                ctypes.memmove(to + place, at + place, segment_bytes)
+
+        taken = measure.interleaved({"put": put, "get": get, "memcpy": memcpy, "by_segment": by_segment})
+        assert target.bytes.min() == target.bytes.max() == 1
+        baseline = min(taken["memcpy"], taken["by_segment"])
+        for what in ("put", "get"):
+            label = f"local_dram {what}, {block_bytes / MIB:g} MiB in {segments} segments, against memcpy"
+            found.append(measure.speed(label, room.nbytes, taken[what], baseline, 0.85))
+    return found
+
+
+def mooncake() -> list[Row]:
+    found = []
+    cases = [("owner process", 0), ("client without memory", 1)]
+    with service.mooncake(1280 * MIB, clients=2) as pools:
+        for (place, index), (block_bytes, segments) in itertools.product(cases, [(2 * MIB, 1), (2 * MIB, 122)]):
+            pool = pools[index]
+            segment_bytes = block_bytes // segments // 64 * 64
+            num_blocks = TOTAL_BYTES // 2 // block_bytes
+            source, target = (Blocks(num_blocks, segments, segment_bytes, fill) for fill in (1, 2))
+            for blocks in (source, target):
+                pool.register([_region(blocks)])
+            found += _against_raw(pool, f"{place}, 2 MiB in {segments} segments", source, target, num_blocks)
+    return found
+
+
+def _region(blocks: Blocks):
+    from mindie_kvpool_plugin.blocks import Region
+
+    return Region(blocks.bytes.ctypes.data, blocks.bytes.nbytes)
+
+
+def _against_raw(pool, place: str, source: Blocks, target: Blocks, num_blocks: int) -> list[Row]:
+    store, config = service.raw(pool)
+    segments = len(source.buffers.sizes)
+    sizes = [source.buffers.sizes.tolist()] * num_blocks
+    out, back = source.buffers.addresses.tolist(), target.buffers.addresses.tolist()
+    names = [f"{place}/{index}" for index in range(num_blocks)]
+    expected = source.buffers.block_bytes
+
+    def pieces(slices: int):
+        step = max(1, slices // segments)
+        return [slice(at, at + step) for at in range(0, num_blocks, step)]
+
+    def raw_put(slices: int) -> None:
+        for part in pieces(slices):
+            assert set(store.batch_put_from_multi_buffers(names[part], out[part], sizes[part], config)) == {0}
+
+    def raw_get(slices: int) -> None:
+        for part in pieces(slices):
+            answers = store.batch_get_into_multi_buffers(names[part], back[part], sizes[part], False)
+            assert set(answers) == {expected}
+
+    def emptied() -> None:
+        for name in names:
+            store.remove(name, True)
+
+    def put() -> None:
+        assert all(pool.put(names, source.buffers))
+
+    def get() -> None:
+        assert all(pool.get(names, target.buffers))
+
+    puts = {"ours": put, **{f"raw {count}": (lambda count=count: raw_put(count)) for count in RAW_SLICES}}
+    gets = {"ours": get, **{f"raw {count}": (lambda count=count: raw_get(count)) for count in RAW_SLICES}}
+    taken_put = _emptied_between(puts, emptied)
+    put()
+    taken_get = measure.interleaved(gets, rounds=9)
+    rows = []
+    for what, taken in (("put", taken_put), ("get", taken_get)):
+        best = min((seconds, name) for name, seconds in taken.items() if name != "ours")
+        label = f"mooncake {what}, {place}, against the raw client's best ({best[1].split()[1]} slices a call)"
+        rows.append(measure.speed(label, expected * num_blocks, taken["ours"], best[0], 0.97))
+    emptied()
+    return rows
+
+
+def _emptied_between(calls, emptied) -> dict[str, float]:
+    """Medians of puts; what they stored is removed outside the clock."""
+    import statistics
+    import time
+
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(1 + 9):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            if turn:
+                taken[name].append(time.perf_counter() - began)
+            emptied()
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def rows() -> list[Row]:
+    return [*local_dram(), *mooncake()]
+
+
+if __name__ == "__main__":
+    measure.main("bench_reload_spill", rows)

@@ -1,0 +1,109 @@
+"""How a figure is taken: medians of interleaved runs, printed beside a baseline of the same run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+MIN_ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        figure: what was measured.
+        value, baseline: in ``unit``; the baseline is None where the target is absolute.
+        ratio: as ``target`` means it.
+        target: what must be seen.
+        is_met: whether it was.
+    """
+
+    figure: str
+    value: float
+    unit: str
+    baseline: float | None
+    ratio: float | None
+    target: str
+    is_met: bool | None
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], object]], rounds: int = MIN_ROUNDS, inner: int = 1
+) -> dict[str, float]:
+    """Median seconds of each call; every round runs each of them once (``inner`` times for very short ones)."""
+    for call in calls.values():
+        call()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(max(MIN_ROUNDS, rounds)):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            for _ in range(inner):
+                call()
+            taken[name].append((time.perf_counter() - began) / inner)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def faster(figure: str, value_s: float, baseline_s: float, at_least: float) -> Row:
+    """A row whose baseline takes ``at_least`` times as long."""
+    ratio = baseline_s / value_s
+    return Row(figure, value_s * 1e6, "us", baseline_s * 1e6, ratio, f">= {at_least:g} x", ratio >= at_least)
+
+
+def at_most(figure: str, value_s: float, baseline_s: float, factor: float) -> Row:
+    """A row that may take ``factor`` times its baseline."""
+    ratio = value_s / baseline_s
+    return Row(figure, value_s * 1e6, "us", baseline_s * 1e6, ratio, f"<= {factor:g} x", ratio <= factor)
+
+
+def below(figure: str, value_s: float, limit_s: float) -> Row:
+    """A row with an absolute target."""
+    return Row(figure, value_s * 1e6, "us", None, None, f"<= {limit_s * 1e6:g} us", value_s <= limit_s)
+
+
+def speed(figure: str, num_bytes: int, value_s: float, baseline_s: float, at_least: float) -> Row:
+    """A row of throughput."""
+    ratio = baseline_s / value_s
+    return Row(
+        figure,
+        num_bytes / value_s / 1e9,
+        "GB/s",
+        num_bytes / baseline_s / 1e9,
+        ratio,
+        f">= {at_least:g} x",
+        ratio >= at_least,
+    )
+
+
+def seen(figure: str, value: float, unit: str) -> Row:
+    """A row without target."""
+    return Row(figure, value, unit, None, None, "-", None)
+
+
+def main(name: str, rows: Callable[[], list[Row]]) -> None:
+    """Command line of a benchmark: a table, and with ``--json`` a file."""
+    parser = argparse.ArgumentParser(prog=name)
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    arguments = parser.parse_args()
+    found = rows()
+    print(f"\n### {name}\n")
+    print("| figure | seen | baseline | ratio | target | met |\n| --- | --- | --- | --- | --- | --- |")
+    for row in found:
+        baseline = "-" if row.baseline is None else f"{row.baseline:.4g} {row.unit}"
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        met = {None: "-", True: "yes", False: "**no**"}[row.is_met]
+        print(f"| {row.figure} | {row.value:.4g} {row.unit} | {baseline} | {ratio} | {row.target} | {met} |")
+    if arguments.json:
+        text = json.dumps({"benchmark": name, "rows": [asdict(row) for row in found]}, indent=1)
+        arguments.json.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,145 @@
+"""One rank's worker without a host: the plugin's own objects around plain arrays."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from mindie_kvpool_plugin import assemble
+from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.config.models import KvPoolOptions
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.spill import Replica
+from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory
+from mindie_kvpool_plugin.host.in_flight import InFlight
+from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
+from mindie_kvpool_plugin.host.sequence_table import SequenceTable
+from mindie_kvpool_plugin.host.worker import Worker
+from mindie_kvpool_plugin.pools.base import PoolBackend
+
+BLOCK_SIZE = 128
+
+
+class NoMovePool(PoolBackend):
+    """Answers at once and moves nothing: what is left is the plugin's own work."""
+
+    put_proof_s = 10.0
+
+    def __init__(self, answer: bool = True, seconds: float = 0.0, pause=None) -> None:
+        self._answer, self._seconds, self._pause = answer, seconds, pause
+
+    def _answers(self, count: int) -> list[bool]:
+        if self._pause is not None:
+            self._pause(self._seconds)
+        return [self._answer] * count
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        return self._answers(len(keys))
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        return self._answers(len(keys))
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        return self._answers(len(keys))
+
+    def register(self, regions) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Contexts:
+    """The host's context store, as far as it is read."""
+
+    def __init__(self, handles: int, tokens: int) -> None:
+        self.ids = np.random.default_rng(0).integers(1, 150_000, (handles, tokens))
+        self.lengths = np.zeros(handles, dtype=np.int64)
+
+    def get_seq_lens(self, handle):
+        return self.lengths[handle]
+
+    def get_all_input_ids(self, handle):
+        return self.ids[handle]
+
+
+def cache(layers: int, segments: int, num_blocks: int, segment_bytes: int = 64):
+    """A small cache of the given shape: addresses do not depend on what a block holds."""
+    return [
+        tuple(torch.zeros((num_blocks, segment_bytes), dtype=torch.int8) for _ in range(segments))
+        for _ in range(layers)
+    ]
+
+
+def plugin(
+    pool: PoolBackend, contexts: Contexts, tensors, *, async_write: bool, is_async: bool = False
+) -> KvPoolPlugin:
+    """A plugin that serves, built past the host."""
+    layout = CacheLayout(tensors)
+    memory = DirectMemory(layout, 0)
+    sequences = SequenceTable(contexts, BLOCK_SIZE)
+    walks = assemble.build_worker(
+        pool,
+        KvPoolOptions(queue_capacity_blocks=1 << 20),
+        memory,
+        memory.regions,
+        BlockKeys("default", "DeepSeek-R1-W8A8", "f" * 32, "0of1", BLOCK_SIZE),
+        Replica(),
+        running=sequences.look,
+        device_idle=lambda: True,
+        agree=lambda lengths: lengths,
+        async_write=async_write,
+    )
+    made = object.__new__(KvPoolPlugin)
+    made.infer_context = contexts
+    made.counters = walks.counters
+    made._worker = Worker(
+        walks=walks,
+        sequences=sequences,
+        in_flight=InFlight(),
+        device_idle=lambda: True,
+        agreement=None,
+        layout=layout,
+        block_size=BLOCK_SIZE,
+        dp_rank=0,
+        is_async=is_async,
+    )
+    return made
+
+
+def batch(sequence_ids, tables, *, tokens=None, lengths=None, computed=None, promised=None):
+    """The host's InputMetadata, as far as it is read."""
+    return types.SimpleNamespace(
+        is_prefill=tokens is not None,
+        is_dummy_batch=False,
+        all_sequence_ids=np.asarray(sequence_ids, dtype=np.int64),
+        batch_block_tables=tables,
+        batch_dp_rank_ids=None,
+        batch_seq_len=lengths,
+        input_ids=tokens,
+        computed_blocks=computed,
+        remote_computed_blocks=promised,
+        adapter_ids=None,
+        seq_lens=None,
+    )
+
+
+def prefill(
+    made: KvPoolPlugin, sequence_id: int, handle: int, contexts: Contexts, block_ids, tokens: int, promised=None
+):
+    """Run one prompt's hook."""
+    table = np.asarray(block_ids, dtype=np.int32)[None, :]
+    contexts.lengths[handle] = tokens
+    metadata = batch(
+        [sequence_id],
+        table,
+        tokens=contexts.ids[handle, :tokens],
+        lengths=np.array([tokens]),
+        computed=None if promised is None else np.array([0]),
+        promised=None if promised is None else np.array([promised]),
+    )
+    made.model_inputs_update(None, metadata, None, np.array([handle], dtype=np.int32), None)
+    return metadata

@@ -1,0 +1,35 @@
+"""A Mooncake master and clients on this machine, for the length of a benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mindie_kvpool_plugin.pools.mooncake import MooncakePool, open_pool
+from tests.conftest import Master, mooncake_keys, write_pool_file
+
+
+@contextlib.contextmanager
+def mooncake(segment_bytes: int, clients: int = 1) -> Iterator[list[MooncakePool]]:
+    """The first client owns the memory, the others have none and reach it through sockets."""
+    with Master("--default_kv_lease_ttl=5s") as master, tempfile.TemporaryDirectory() as folder:
+        opened = []
+        for number in range(clients):
+            keys = mooncake_keys(master, segment_bytes if number == 0 else 0)
+            opened.append(open_pool(write_pool_file(Path(folder), **keys), "worker"))
+        try:
+            yield opened
+        finally:
+            for pool in reversed(opened):
+                pool.close()
+
+
+def raw(pool: MooncakePool):
+    """The binding's own client inside a pool, and its configuration for a put as we make it."""
+    connection = pool.client.lend(lambda connection: connection)
+    config = pool._new_replicate_config()
+    if pool._has_segment:
+        config.preferred_segment = connection.name
+    return connection.store, config

@@ -1,0 +1,142 @@
+"""A pool that may come later: the service starts without it and takes it up when it can be opened.
+
+Used when ``on_pool_unavailable`` is "run_without".  Until the pool is there every key is answered False,
+so the walks run as always: what a scheduler promised is lowered to what the device has, by the same
+agreement of all ranks as for any other loss.  A thread tries again after ``FIRST_RETRY_S``, then twice as
+late each time: opening a client can stop every Python thread for as long as a silent master is waited for.
+
+Ownership: ``_inner`` and ``_regions`` under ``_lock``; a pool is published only after it took the memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from mindie_kvpool_plugin.blocks import Buffers, Region
+from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.pools.base import PoolBackend
+
+FIRST_RETRY_S = 10.0
+LONGEST_RETRY_S = 300.0
+
+
+class LatePool(PoolBackend):
+    """Opens a pool now or later.
+
+    Args:
+        open_pool: opens it; raises PoolError when it cannot be had now, ConfigError when it never can.
+        name: for the log.
+        first_retry_s: seconds to the second attempt.
+
+    Raises:
+        ConfigError: from ``open_pool``.
+    """
+
+    def __init__(self, open_pool: Callable[[], PoolBackend], name: str, first_retry_s: float = FIRST_RETRY_S) -> None:
+        self._open_pool = open_pool
+        self._name = name
+        self._first_retry_s = first_retry_s
+        self._inner: PoolBackend | None = None
+        self._regions: list[Region] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._retrier: threading.Thread | None = None
+        try:
+            self._inner = open_pool()
+        except PoolError as error:
+            self._try_later(error)
+
+    @property
+    def put_proof_s(self) -> float:
+        """The pool's."""
+        inner = self._inner
+        return inner.put_proof_s if inner is not None else 0.0
+
+    @property
+    def answer_proof_s(self) -> float:
+        """As the backend's, once there is one."""
+        inner = self._inner
+        return inner.answer_proof_s if inner is not None else 0.0
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the pool is there."""
+        inner = self._inner
+        return inner is not None and inner.is_available
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """The pool's answer, or no."""
+        inner = self._inner
+        return inner.exists(keys) if inner is not None else [False] * len(keys)
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        """The pool's answer, or nothing stored."""
+        inner = self._inner
+        return inner.put(keys, buffers, groups) if inner is not None else [False] * len(keys)
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        """The pool's answer, or nothing delivered."""
+        inner = self._inner
+        return inner.get(keys, buffers) if inner is not None else [False] * len(keys)
+
+    def register(self, regions: Sequence[Region]) -> None:
+        """Register with the pool, now or when it comes; a pool that refuses is tried again later."""
+        with self._lock:
+            self._regions.extend(regions)
+            inner = self._inner
+        if inner is None:
+            return
+        try:
+            inner.register(regions)
+        except PoolError as error:
+            self._inner = None
+            inner.close()
+            self._try_later(error)
+
+    def close(self) -> None:
+        """Stop trying, and close the pool if it is there."""
+        self._closing.set()
+        if self._retrier is not None:
+            self._retrier.join()
+        with self._lock:
+            inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.close()
+
+    def _try_later(self, error: PoolError) -> None:
+        logger.error(
+            "running without the pool (on_pool_unavailable is run_without), next attempt in %.0f s: %s",
+            self._first_retry_s,
+            error,
+        )
+        self._retrier = threading.Thread(target=self._retry, name="kvpool-late", daemon=True)
+        self._retrier.start()
+
+    def _retry(self) -> None:
+        wait_s = self._first_retry_s
+        while not self._closing.wait(wait_s):
+            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+            try:
+                self._take_up(self._open_pool())
+            except Exception as error:  # noqa: BLE001 - the thread must outlive any attempt
+                logger.warning("still without the pool, next attempt in %.0f s: %s", wait_s, error)
+            else:
+                logger.warning("the pool %s is there now and used from here on", self._name)
+                return
+
+    def _take_up(self, pool: PoolBackend) -> None:
+        done = 0
+        try:
+            while True:
+                with self._lock:
+                    new = self._regions[done:]
+                    if not new:
+                        self._inner = pool
+                        return
+                pool.register(new)
+                done += len(new)
+        except PoolError:
+            pool.close()
+            raise

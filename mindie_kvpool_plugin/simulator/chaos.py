@@ -33,7 +33,7 @@ from mindie_kvpool_plugin.simulator.chaos_engine import ChaosConfig
 from mindie_kvpool_plugin.simulator.mooncake_master import BreakableMaster, write_pool_file
 
 START_TIMEOUT_S = 60.0
-ANSWER_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 90.0
 SEGMENT_BYTES = 16 * 1024**2
 POLL_S = 0.02
@@ -373,7 +373,7 @@ def master_restarted_empty(stage: Stage) -> None:
 def eviction_pressure(stage: Stage) -> None:
     """Far more blocks than the pool holds: the master evicts all the time."""
     engine = stage.ready(seed=6, head_size=128, prefixes=120, step_ms=0.0, token_us=0.0)
-    facts = engine.ask(700)
+    facts = engine.ask(400)
     evicted = stage.master.metric("master_evicted_key_count")
     if evicted:
         stage.report.proof = f"{evicted:,.0f} keys evicted, {facts['failed_get_blocks']:,} gets failed"

@@ -19,9 +19,10 @@ lint: $(READY)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
-# every fault in every mode on the simulated host, on both pools: about seven minutes
+# every fault in every mode on both pools, then a real mooncake_master and its clients broken: about ten minutes
 chaos: $(READY)
 	.venv/bin/python -m mindie_kvpool_plugin.simulator.fault_matrix
+	.venv/bin/python -m mindie_kvpool_plugin.simulator.chaos
 
 # 200,000 small requests: memory, threads, files and shared segments stay flat
 soak: $(READY)

@@ -34,6 +34,9 @@ from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
+# Mooncake waits for each key of a call in turn, up to 3 s (mooncake_start), if their peer hangs: this bounds the call.
+# It costs nothing: the slices of real blocks allow as few.
+KEYS_PER_PIECE = 4
 SLOW_FAILURE_S = 0.5  # a transfer that failed after this was a dead or hanging peer: do not pay for it piece by piece
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -102,6 +105,7 @@ class MooncakePool(PoolBackend):
         self._new_replicate_config = replicate_config
         self._has_segment = options.global_segment_size > 0
         self._can_wedge = options.protocol == "tcp"
+        self._keys_per_piece = KEYS_PER_PIECE if options.protocol == "tcp" else options.max_slices_in_flight
         # True moves all slices of one peer as one transfer: fewer round trips, which Ascend needs.  The price: one
         # bad slice fails every key of that peer, memcpy is not used for the own segment, and the lease is not
         # checked again afterwards, so the master's default_kv_lease_ttl must exceed the slowest get.
@@ -162,7 +166,7 @@ class MooncakePool(PoolBackend):
     ) -> None:
         """Move blocks in pieces that fit the gate, and note each one's code in ``results``."""
         segments = max(1, len(buffers.sizes))
-        step = max(1, self._max_slices // segments)
+        step = max(1, min(self._max_slices // segments, self._keys_per_piece))
         sizes = buffers.sizes.tolist()
         for first in range(0, len(rows), step):
             part = rows[first : first + step]

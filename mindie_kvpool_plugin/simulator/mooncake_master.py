@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -60,6 +61,67 @@ def running_master(*flags: str) -> Iterator[MooncakeMaster]:
             _stop(process)
 
 
+class BreakableMaster:
+    """A master that is killed, frozen and started again, always on the same ports.  Ends only its own process.
+
+    Attributes:
+        address: "host:port" for clients.
+        metrics_port: of its HTTP server.
+    """
+
+    def __init__(self, *flags: str) -> None:
+        self._flags = flags
+        self._port, self.metrics_port = _free_ports(2)
+        self.address = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> BreakableMaster:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            _stop(self._process)
+
+    @property
+    def pid(self) -> int:
+        """Its process id.
+
+        Raises:
+            PoolError: it does not run.
+        """
+        if self._process is None:
+            raise PoolError("the master does not run")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it is sure to stay.
+
+        Raises:
+            PoolError: there is no binary, or it does not start.
+        """
+        command = _command(_binary(), self._port, self.metrics_port, self._flags)
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
+        if not _stays(self._process, self.metrics_port):
+            _stop(self._process)
+            raise PoolError(f"{command[0]} did not stay up; run it by hand to see why: {' '.join(command)}")
+
+    def kill(self) -> None:
+        """SIGKILL; its ports are free afterwards."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+        self._process = None
+
+    def metric(self, name: str) -> float:
+        """A number of its metrics page; 0 if it is not there."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=STOP_TIMEOUT_S) as page:
+            lines = page.read().decode().splitlines()
+        return next((float(line.split()[1]) for line in lines if line.split(" ", 1)[0] == name), 0.0)
+
+
 def write_pool_file(path: Path, master_address: str, segment_bytes: int) -> None:
     """A pool file as users write it for Mooncake, for loopback TCP."""
     content = {
@@ -89,14 +151,7 @@ def _binary() -> str:
 def _start(binary: str, flags: tuple[str, ...], log: object) -> tuple[subprocess.Popen[bytes], int]:
     for _ in range(ATTEMPTS):
         rpc_port, metrics_port = _free_ports(2)
-        command = [
-            binary,
-            "--rpc_address=127.0.0.1",
-            f"--rpc_port={rpc_port}",
-            "--metrics_host=127.0.0.1",
-            f"--metrics_port={metrics_port}",
-            *flags,
-        ]
+        command = _command(binary, rpc_port, metrics_port, flags)
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # type: ignore[call-overload] # noqa: S603
         if _stays(process, metrics_port):
             return process, rpc_port
@@ -104,6 +159,17 @@ def _start(binary: str, flags: tuple[str, ...], log: object) -> tuple[subprocess
     raise PoolError(
         f"{binary} did not stay up after {ATTEMPTS} attempts; run it by hand to see why: {' '.join(command)}"
     )
+
+
+def _command(binary: str, rpc_port: int, metrics_port: int, flags: tuple[str, ...]) -> list[str]:
+    return [
+        binary,
+        "--rpc_address=127.0.0.1",
+        f"--rpc_port={rpc_port}",
+        "--metrics_host=127.0.0.1",
+        f"--metrics_port={metrics_port}",
+        *flags,
+    ]
 
 
 def _stays(process: subprocess.Popen[bytes], metrics_port: int) -> bool:

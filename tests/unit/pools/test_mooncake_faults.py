@@ -144,6 +144,22 @@ def test_get_gives_up_early_when_a_peer_hangs(own_master, open_mooncake, run_chi
         peer.signal(signal.SIGCONT)
 
 
+def test_get_of_many_keys_from_a_hanging_peer_is_bounded(own_master, open_mooncake, run_child) -> None:
+    """Mooncake waits for each key of a call in turn: few keys per piece, or 32 keys would take a minute and a half."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
+    peer.hear()
+    keys = [f"peer/{number}" for number in range(32)]
+    pool, target = open_mooncake(own_master, 0), Memory(32)
+    assert pool.get(keys, target.buffers) == [True] * 32
+    freeze(peer.process.pid)
+    try:
+        started = time.monotonic()
+        assert pool.get(keys, target.buffers) == [False] * 32
+        assert time.monotonic() - started < 15
+    finally:
+        peer.signal(signal.SIGCONT)
+
+
 def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake) -> None:
     """The bare client reports success and fills only the last one."""
     pool, source, target = shared_mooncake, Memory(2).fill(8), Memory(5)

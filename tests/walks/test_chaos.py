@@ -1,0 +1,78 @@
+"""A real mooncake_master broken under engines in processes of their own; ``make chaos`` runs every scenario."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from mindie_kvpool_plugin.simulator import chaos
+from mindie_kvpool_plugin.simulator.chaos import ChaosError, EngineProcess, Report, Stage, main, run_scenario
+
+
+@pytest.mark.parametrize("name", ["peer-killed", "master-restarted-empty", "wrong-port"])
+def test_nothing_is_wrong_after(name: str) -> None:
+    """The fault happened; no corruption, no wrong answer, no leaked block, no exception."""
+    report = run_scenario(name)
+    assert report.exception == ""
+    assert report.proof
+    assert report.is_right
+    assert not report.misses
+
+
+def test_scenario_whose_fault_did_not_happen_is_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that cannot fail checks nothing."""
+    monkeypatch.setitem(chaos.SCENARIOS, "nothing", lambda stage: None)
+    monkeypatch.setattr(chaos, "BreakableMaster", _NoMaster)
+    report = run_scenario("nothing")
+    assert report.exception == ""
+    assert not report.is_right
+
+
+def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said in the summary, exit status 1."""
+    engines: list[EngineProcess] = []
+
+    def dies(stage: Stage) -> None:
+        engines.append(stage.ready(with_pool=False))
+        os.kill(engines[0].pid, 9)
+        engines[0].wait_for("done", 10)
+
+    monkeypatch.setitem(chaos.SCENARIOS, "wrong-port", dies)
+    monkeypatch.setattr(chaos, "BreakableMaster", _NoMaster)
+    assert main(["--only", "wrong-port"]) == 1
+    output = capsys.readouterr().out
+    assert "NOT RIGHT" in output
+    assert f"engine {engines[0].pid} ended" in output
+    with pytest.raises(ProcessLookupError):
+        os.kill(engines[0].pid, 0)
+
+
+def test_engine_without_a_pool_is_right_and_told_apart() -> None:
+    """The baseline runs too, and its throughput can be read off."""
+    engine = EngineProcess(chaos.ChaosConfig(), chaos.Path(os.devnull))
+    try:
+        engine.wait_for("ready", 60)
+        facts = engine.ask(20)
+        assert (facts["requests"], facts["reloaded_blocks"]) == (20, 0)
+        report = Report("baseline", proof="none needed")
+        report.add(facts)
+        assert report.is_right
+        engine.close()
+        with pytest.raises(ChaosError):
+            engine.wait_for("never", 1, after=len(engine.facts))
+    finally:
+        engine.end()
+
+
+class _NoMaster:
+    def __init__(self, *flags: str) -> None:
+        self.address, self.metrics_port, self.pid = "127.0.0.1:1", 1, 0
+
+    def __enter__(self) -> _NoMaster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass

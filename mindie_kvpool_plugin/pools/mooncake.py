@@ -34,6 +34,7 @@ from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
+PIECE_BYTES = 64 << 20  # larger calls gain nothing; this bounds how long a reload waits for a spill's turn at the gate
 SLOW_FAILURE_S = 0.5  # a transfer that failed after this was a dead or hanging peer: do not pay for it piece by piece
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -162,7 +163,7 @@ class MooncakePool(PoolBackend):
     ) -> None:
         """Move blocks in pieces that fit the gate, and note each one's code in ``results``."""
         segments = max(1, len(buffers.sizes))
-        step = max(1, self._max_slices // segments)
+        step = max(1, min(self._max_slices // segments, PIECE_BYTES // max(1, buffers.block_bytes)))
         sizes = buffers.sizes.tolist()
         for first in range(0, len(rows), step):
             part = rows[first : first + step]

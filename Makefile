@@ -1,5 +1,5 @@
-# make demo | test | lint | bench: each sets up all it needs on a bare Debian machine with Python.
-.PHONY: demo test lint bench clean
+# make demo | test | lint | chaos | soak | bench: each sets up all it needs on a bare Debian machine with Python.
+.PHONY: demo test lint chaos soak bench clean
 
 READY := .venv/.ready
 
@@ -19,6 +19,15 @@ lint: $(READY)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 
+# every fault in every mode on the simulated host, on both pools: about seven minutes
+chaos: $(READY)
+	.venv/bin/python -m mindie_kvpool_plugin.simulator.fault_matrix
+
+# 200,000 small requests: memory, threads, files and shared segments stay flat
+soak: $(READY)
+	.venv/bin/python -m mindie_kvpool_plugin.simulator.soak
+
+# medians of interleaved runs beside their baselines: a few minutes (benchmarks/README.md)
 BENCHMARKS := keys addresses lookup reload_spill step replay
 
 bench: $(READY)

@@ -88,7 +88,8 @@ REQUIRES = [
     "wrapt>=1.15",  # post-import hooks and method wrapping in the host
     "numpy>=1.22",  # block tables and addresses are arrays; every MindIE image has it
     "click>=8.1",  # command line
-    "jsonschema>=4.18",  # configuration check
+    "jsonschema-rs>=0.39",  # configuration check: validates in a fifth of jsonschema's start-up time
+    "lark>=1.2",  # configuration check: positions and error recovery; pure Python
 ]
 EXTRAS = {
     # what the simulator and the demo need beside a pool; on an NPU host the image brings its own torch
@@ -98,7 +99,9 @@ EXTRAS = {
     ],
     # Mooncake for machines without an NPU; an NPU host installs mooncake-transfer-engine-npu instead
     "mooncake": ["mooncake-transfer-engine-non-cuda==0.3.13.post1; platform_system == 'Linux'"],
+    "verify": ["xxhash>=3.1"],  # kv_pool.verify_payload: xxh3 in C, of which Python's library has no equal in speed
     "dev": [
+        "xxhash>=3.1",  # tests of verify_payload
         "pytest>=8",  # test runner
         "hypothesis>=6",  # the C functions against their Python twins
         "ruff>=0.6",  # lint and format
@@ -106,7 +109,8 @@ EXTRAS = {
         "build>=1.2",  # wheels for the installation tests
         "setuptools>=77",  # builds those wheels without a download
         "wheel>=0.43",  # the same
-        "types-jsonschema",  # stubs for mypy
+        "hypothesis>=6",  # fuzzing of the configuration check
+        "babel>=2.12",  # compiles the message catalogs
     ],
 }
 
@@ -121,7 +125,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["mindie_kvpool_plugin", "mindie_kvpool_plugin.*"]),
     package_data={
-        "mindie_kvpool_plugin": ["py.typed", "schemas/*.json"],
+        "mindie_kvpool_plugin": ["py.typed", "schemas/*.json", "locale/*/LC_MESSAGES/*"],
         "mindie_kvpool_plugin.simulator": ["data/*.jsonl", "host_tree/**/*.py"],
     },
     include_package_data=False,

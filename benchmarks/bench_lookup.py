@@ -16,7 +16,7 @@ from tests.conftest import Memory
 
 BLOCKS, RANKS, FIRST = 256, 8, 32
 MODEL = "DeepSeek-R1-W8A8"
-ROUNDS, IN_A_ROW = 40, 8
+ROUNDS, IN_A_ROW = 20, 20
 
 
 class Question:

@@ -15,6 +15,7 @@ from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.checked import CheckedPool
 from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.late import LatePool
 from mindie_kvpool_plugin.pools.registry import open_pool
@@ -60,9 +61,12 @@ def build_worker(
 
     Raises:
         PoolError: the pool refused the memory.
+        ConfigError: ``verify_payload`` lacks its package.
     """
-    pool.register(regions)
     counters = counters or Counters()
+    if options.verify_payload:
+        pool = CheckedPool(pool, counters)
+    pool.register(regions)
     directory = BlockDirectory(memory.num_blocks)
     reload = Reload(pool, memory, keys, directory, counters, device_idle, agree)
     spill = Spill(

@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mindie_kvpool_plugin.errors import KvPoolError
+from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
 from mindie_kvpool_plugin.simulator.block_manager import OutOfBlocksError
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
+from mindie_kvpool_plugin.simulator.faults import KINDS, FaultSpec, parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import Comparison, PoolName, Result, RunConfig, compare
 from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, TraceError, TraceRequest, read_trace
@@ -37,6 +38,9 @@ COUNTS = {
     "spilled bytes": "spilled_bytes",
     "reloaded blocks": "reloaded_blocks",
     "reloaded bytes": "reloaded_bytes",
+    "failed gets (blocks)": "failed_get_blocks",
+    "failed puts (blocks)": "failed_put_blocks",
+    "recomputed hits (blocks)": "recomputed_blocks",
     "corruptions": "corruptions",
     "wrong answers": "wrong_answers",
     "leaked blocks": "leaked_blocks",
@@ -60,6 +64,12 @@ COUNTS = {
 @click.option("--async-scheduling", is_flag=True, help="Prepare a batch while the one before runs.")
 @click.option("--async-write", is_flag=True, help="Spill by a thread of its own.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all tokens.")
+@click.option(
+    "--faults",
+    metavar="SPEC",
+    help=f"Break the pool: name=rate,... of {', '.join(KINDS)} (the timed ones MS:RATE); "
+    "rank=N for one rank only; seed=N.  Example: get_fail=0.05,slow_ms=5:0.01",
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 def command(
     pool: PoolName,
@@ -72,6 +82,7 @@ def command(
     async_scheduling: bool,
     async_write: bool,
     seed: int,
+    faults: str | None,
     json_file: Path | None,
 ) -> None:
     """Replay traffic without and with a KV pool, on a simulated host, and compare.
@@ -80,6 +91,8 @@ def command(
     corruption, wrong answer or leaked block, 2 if the demo cannot run as asked.
     """
     with _one_line_errors():
+        spec = parse_spec(faults) if faults is not None else None
+        _refuse_missing_rank(spec, int(tp))
         recorded = read_trace(trace or BUNDLED_TRACE, requests)
         config = RunConfig(
             EngineConfig(
@@ -94,12 +107,18 @@ def command(
             lambda: replay(recorded, block_size=BLOCK_TOKENS, seed=seed),
             pool=pool,
             pool_blocks=pool_blocks,
+            faults=spec,
         )
         comparison = _run(config, len(recorded))
         if json_file is not None:
             json_file.write_text(comparison.as_json() + "\n", encoding="utf-8")
     _report(comparison, pool, Console())
     sys.exit(0 if comparison.is_correct else 1)
+
+
+def _refuse_missing_rank(spec: FaultSpec | None, tp: int) -> None:
+    if spec is not None and spec.rank is not None and spec.rank >= tp:
+        raise ConfigError(f"faults: rank is {spec.rank}, but --tp {tp} has ranks 0 to {tp - 1}")
 
 
 def _longest(recorded: list[TraceRequest]) -> int:
@@ -124,16 +143,16 @@ def _refuse(message: str) -> None:
 
 
 def _run(config: RunConfig, requests: int) -> Comparison:
-    with _quiet_log(), _progress(2 * requests) as advance:
+    with _quiet_log(logging.ERROR if config.faults else logging.WARNING), _progress(2 * requests) as advance:
         return compare(config, advance)
 
 
 @contextlib.contextmanager
-def _quiet_log() -> Iterator[None]:
-    """Only warnings, unless the user asked for more: the table says the rest."""
+def _quiet_log(level: int) -> Iterator[None]:
+    """Only warnings, or errors where faults are wanted, unless the user asked for more: the table says the rest."""
     before = logger.level
     if LEVEL_VARIABLE not in os.environ:
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(level)
     try:
         yield
     finally:
@@ -158,6 +177,10 @@ def _report(comparison: Comparison, pool: str, console: Console) -> None:
     for label, field in COUNTS.items():
         before, after = getattr(without, field), getattr(with_pool, field)
         counts.add_row(label, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+    if with_pool.faults:
+        counts.add_section()
+    for kind, times_happened in with_pool.faults.items():
+        counts.add_row(f"fault: {kind}", "-", f"{times_happened:,}", "")
     console.print(counts)
     times = _table("Milliseconds in each plugin hook", pool)
     for hook in sorted(without.hook_seconds.keys() | with_pool.hook_seconds.keys()):

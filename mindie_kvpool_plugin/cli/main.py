@@ -10,6 +10,9 @@ import click
 from mindie_kvpool_plugin import __version__
 
 COMMANDS = {
+    "check": "mindie_kvpool_plugin.cli.check",
+    "explain": "mindie_kvpool_plugin.cli.explain",
+    "schema": "mindie_kvpool_plugin.cli.schema",
     "status": "mindie_kvpool_plugin.cli.status",
     "demo": "mindie_kvpool_plugin.cli.demo",
 }

@@ -23,14 +23,16 @@ class KvPoolOptions:
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
         on_pool_unavailable: "refuse" (the service does not start) or "run_without" (it starts, and takes the
             pool up when it can be opened); mistakes in the configuration always refuse.
-        lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, and the pool is left
-            alone until it answers again.
+        lookup_budget_s: seconds the scheduler waits for a lookup; a later answer is no, counts as a failed
+            call, and nobody asks again before it is there.
         breaker_failures: failed pool calls in a row after which the pool is left alone for a while.
         breaker_slow_call_s: a pool call that takes longer does the same at once; transfers get a second
             more for every 256 MiB.
         breaker_retry_s: seconds between questions to a pool that is left alone.
         agreement: "auto" (ranks of one node meet through a file) or "tcp://host:port" of rank 0.
         agreement_timeout_s: seconds the ranks wait for each other before a step's pool hits are given up.
+        verify_payload: store a checksum with every block and compare it when the block is loaded. Needs the
+            package xxhash, and bytes the processor can read: not with protocol ascend unless staged.
         shards: "auto" (ranks with identical bytes store them once) or "per_rank".
         staging: "auto" (only where the transport cannot reach device memory), "on" or "off".
         staging_bytes: host memory for staging, per rank.
@@ -49,6 +51,7 @@ class KvPoolOptions:
     breaker_retry_s: float = 1.0
     agreement: str = "auto"
     agreement_timeout_s: float = 10.0
+    verify_payload: bool = False
     shards: Literal["auto", "per_rank"] = "auto"
     staging: Literal["auto", "on", "off"] = "auto"
     staging_bytes: int = 256 * MIB

@@ -16,7 +16,7 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
-from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.errors import ConfigError, HostCompatError
 from mindie_kvpool_plugin.host import model_facts
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
@@ -94,6 +94,11 @@ def build_worker(
     pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
     try:
         memory = _memory(layout, generator_backend, pool_file.backend_keys.get("protocol", "ascend"), options)
+        if options.verify_payload and isinstance(memory, DirectMemory) and layout.device.type != "cpu":
+            raise ConfigError(
+                f"{pool_file.path}: kv_pool.verify_payload is true, but blocks travel straight between device memory "
+                'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
+            )
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
         sequences = SequenceTable(infer_context, block_size)
         in_flight = InFlight()
@@ -193,6 +198,8 @@ def _keys(backend: Any, layout: CacheLayout, shard: Shard, options: KvPoolOption
         device_format=str(getattr(backend.cache_pool, "acl_format", 2)),
         shard_count=shard.count,
     )
+    if options.verify_payload:
+        facts["payload"] = "xxh3_128"  # blocks with a checksum are other objects
     return BlockKeys(options.namespace, backend.model_name, fingerprint(facts), shard.name, block_size)
 
 

@@ -25,6 +25,7 @@ class Counters:
         reloaded_blocks: pool hits that arrived.
         reloaded_bytes: their bytes.
         failed_get_blocks: gets that did not deliver.
+        corrupt_blocks: blocks that arrived damaged, with ``verify_payload``; also counted as failed.
         recomputed_blocks: promised blocks that were given back to the host to compute.
         fence_waits: steps that waited for a spill.
         hook_errors: host calls in which something unexpected was caught.
@@ -45,6 +46,7 @@ class Counters:
     reloaded_blocks: int = 0
     reloaded_bytes: int = 0
     failed_get_blocks: int = 0
+    corrupt_blocks: int = 0
     recomputed_blocks: int = 0
     fence_waits: int = 0
     hook_errors: int = 0

@@ -43,8 +43,8 @@ class BreakerPolicy:
         failures: failed calls in a row.
         slow_call_s: a call that takes longer opens it at once; transfers get ``SLOW_BYTES_PER_S`` on top.
         retry_s: seconds between probes.
-        lookup_budget_s: ``exists`` is given up after this long and runs on in a thread of its own; None:
-            it runs on the caller's thread to its end.
+        lookup_budget_s: ``exists`` is given up after this long, which counts as a failed call, and runs on
+            in a thread of its own, with nothing started beside it; None: it runs on the caller's thread.
     """
 
     failures: int = 3
@@ -64,7 +64,8 @@ class State(enum.Enum):
 @dataclass(eq=False, slots=True)
 class _Call:
     what: str
-    due_s: float  # past this it is slow
+    late_s: float  # past this it counts as failed, and nothing is started beside it
+    due_s: float  # past this the breaker opens
     is_trial: bool
 
 
@@ -106,7 +107,7 @@ class GuardedPool(PoolBackend):
     @property
     def is_available(self) -> bool:
         """Whether a call would reach the backend."""
-        if self.state is State.OPEN or self._is_overdue(time.monotonic()):
+        if self.state is State.OPEN or self._is_late(time.monotonic()):
             return False
         return self.inner.is_available
 
@@ -148,11 +149,7 @@ class GuardedPool(PoolBackend):
         if self._lookups is None or what != "exists":
             return run()
         answers = self._lookups.call(run, self._policy.lookup_budget_s)
-        if answers is None:
-            with self._lock:
-                self._look_at_overdue(time.monotonic())
-            return [False] * count
-        return answers
+        return [False] * count if answers is None else answers
 
     def _run(self, call: _Call, count: int, ask: Callable[[], Sequence[bool]]) -> list[bool]:
         answers: Sequence[bool] = ()
@@ -166,25 +163,25 @@ class GuardedPool(PoolBackend):
             self._log.warning(f"pool {self._name} raised in {call.what}; the call counts as failed", exc_info=True)
         finally:
             self._end(call, trouble)
-        return [bool(answer) for answer in answers] if len(answers) == count else [False] * count
+        if len(answers) != count:
+            return [False] * count
+        return answers if isinstance(answers, list) else [bool(answer) for answer in answers]
 
     def _begin(self, what: str, count: int, size_bytes: int) -> _Call | None:
         now = time.monotonic()
         with self._lock:
             self._look_at_overdue(now)
-            if self._closing.is_set() or self.state is State.OPEN or self._has_trial:
+            if self._closing.is_set() or self.state is State.OPEN or self._has_trial or self._is_late(now):
                 self._counters.refused_keys += count
                 return None
             is_trial = self.state is State.HALF_OPEN
             self._has_trial = is_trial
-            call = _Call(what, now + self._bound_s(what, size_bytes), is_trial)
+            due_s = now + self._policy.slow_call_s + size_bytes / SLOW_BYTES_PER_S
+            budget_s = self._policy.lookup_budget_s if what == "exists" else None
+            late_s = due_s if budget_s is None else min(due_s, now + budget_s)
+            call = _Call(what, late_s, due_s, is_trial)
             self._running.add(call)
             return call
-
-    def _bound_s(self, what: str, size_bytes: int) -> float:
-        if what == "exists" and self._policy.lookup_budget_s is not None:
-            return self._policy.lookup_budget_s
-        return self._policy.slow_call_s + size_bytes / SLOW_BYTES_PER_S
 
     def _end(self, call: _Call, trouble: str | None) -> None:
         now = time.monotonic()
@@ -192,6 +189,8 @@ class GuardedPool(PoolBackend):
             self._running.discard(call)
             if call.is_trial:
                 self._has_trial = False
+            if trouble is None and now > call.late_s:
+                trouble = "its answer came too late"
             if now > call.due_s:
                 self._open(f"{call.what} took {now - call.due_s:.1f} s longer than allowed", now, call.is_trial)
             elif trouble is None:
@@ -204,8 +203,8 @@ class GuardedPool(PoolBackend):
                     times = "the trial" if call.is_trial else f"{self._failed_in_a_row} calls in a row"
                     self._open(f"{times} failed, the last one {call.what}: {trouble}", now, call.is_trial)
 
-    def _is_overdue(self, now: float) -> bool:
-        return any(now > call.due_s for call in tuple(self._running))
+    def _is_late(self, now: float) -> bool:
+        return any(now > call.late_s for call in tuple(self._running))
 
     def _look_at_overdue(self, now: float) -> None:
         late = [call for call in self._running if now > call.due_s]
@@ -240,7 +239,7 @@ class GuardedPool(PoolBackend):
         while not self._closing.wait(wait_s):
             # a doubled wait is for trials; the question alone costs nobody anything
             wait_s = self._policy.retry_s
-            if self._is_overdue(time.monotonic()):
+            if self._is_late(time.monotonic()):
                 continue
             if self._answers_in_time():
                 with self._lock:
@@ -257,6 +256,6 @@ class GuardedPool(PoolBackend):
             answers = self.inner.exists([PROBE_KEY])
         except Exception:  # noqa: BLE001 - the same as no answer
             return False
-        bound_s = self._bound_s("exists", 0)
+        bound_s = self._policy.lookup_budget_s or self._policy.slow_call_s
         is_well = not (isinstance(answers, Answers) and answers.trouble)
         return is_well and len(answers) == 1 and time.monotonic() - began <= bound_s

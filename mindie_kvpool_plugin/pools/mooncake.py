@@ -115,7 +115,7 @@ class MooncakePool(PoolBackend):
         names = list(keys)
         answers = self._ask(len(names), lambda connection: connection.store.batch_is_exist(names))
         if answers.count(1) == len(answers):
-            return [True] * len(answers)
+            return Answers([True] * len(answers))
         if min(answers) < 0:
             self._note("exists", [code for code in answers if code < 0])
         return Answers([code == 1 for code in answers], codes.trouble(answers))

@@ -14,6 +14,7 @@ from typing import Literal
 
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
+from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
 from mindie_kvpool_plugin.simulator.mooncake_master import running_master, write_pool_file
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
 from mindie_kvpool_plugin.simulator.requests import Request
@@ -24,7 +25,16 @@ Progress = Callable[[int], None]
 
 PLUGIN = "kv_pool"
 POOL_PLUGINS = f"{PLUGIN},prefix_cache"
-COUNTERS = ("spilled_blocks", "spilled_bytes", "reloaded_blocks", "reloaded_bytes")
+COUNTERS = (
+    "spilled_blocks",
+    "spilled_bytes",
+    "reloaded_blocks",
+    "reloaded_bytes",
+    "failed_get_blocks",
+    "failed_put_blocks",
+    "recomputed_blocks",
+    "hook_errors",
+)
 DRAIN_TIMEOUT_S = 30.0
 ALIAS_BYTES = 64
 """A block's share of the pool beside its data, about."""
@@ -40,6 +50,7 @@ class RunConfig:
         concurrency: requests in the engine at once.
         pool: the pool's backend.
         pool_blocks: blocks the pool can hold.
+        faults: what goes wrong with the pool.
     """
 
     engine: EngineConfig
@@ -47,6 +58,7 @@ class RunConfig:
     concurrency: int = 8
     pool: PoolName = "local_dram"
     pool_blocks: int = 4096
+    faults: FaultSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +75,16 @@ class Result:
         spilled_bytes: their bytes.
         reloaded_blocks: blocks copied from the pool.
         reloaded_bytes: their bytes.
+        failed_get_blocks: gets that did not deliver.
+        failed_put_blocks: puts the pool refused.
+        recomputed_blocks: promised blocks the host computed after all.
+        hook_errors: calls of the plugin in which something unexpected was caught.
         corruptions: wrong positions somebody attended to, and rows with wrong inputs.
         wrong_answers: answers an uncorrupted model would not give.
         leaked_blocks: device blocks nobody gave back.
         hook_seconds: "plugin.hook" -> seconds spent in it on rank 0.
         seconds: the whole run.
+        faults: kind -> how often it really happened (``simulator.faults``).
     """
 
     requests: int
@@ -79,11 +96,16 @@ class Result:
     spilled_bytes: int
     reloaded_blocks: int
     reloaded_bytes: int
+    failed_get_blocks: int
+    failed_put_blocks: int
+    recomputed_blocks: int
+    hook_errors: int
     corruptions: int
     wrong_answers: int
     leaked_blocks: int
     hook_seconds: dict[str, float]
     seconds: float
+    faults: dict[str, int]
 
     @property
     def is_correct(self) -> bool:
@@ -133,9 +155,14 @@ def run_without_pool(config: RunConfig, progress: Progress | None = None) -> Res
 
 
 def run_with_pool(config: RunConfig, progress: Progress | None = None) -> Result:
-    """Send the traffic through a host with prefix cache and an empty pool."""
+    """Send the traffic through a host with prefix cache and an empty pool, broken as the configuration asks."""
     with opened_pool(config) as engine:
-        return run_traffic(dataclasses.replace(config, engine=engine), progress)
+        if config.faults is None:
+            return run_traffic(dataclasses.replace(config, engine=engine), progress)
+        with injected(config.faults, engine.backend, engine.pool_file) as record:
+            faulty = dataclasses.replace(engine, backend=FAULTY)
+            result = run_traffic(dataclasses.replace(config, engine=faulty), progress)
+        return dataclasses.replace(result, faults=dict(sorted(record.happened.items())))
 
 
 def compare(config: RunConfig, progress: Progress | None = None) -> Comparison:
@@ -203,6 +230,7 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         leaked_blocks=engine.leaked_blocks,
         hook_seconds={hook: round(spent, 6) for hook, spent in sorted(engine.workers[0].hook_seconds.items())},
         seconds=round(seconds, 3),
+        faults={},
         **counters,
     )
 

@@ -83,3 +83,33 @@ def test_demo_names_a_missing_mooncake(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 2
     assert "no_such_master was not found" in result.stderr
     assert "pip install" in result.stderr
+
+
+def test_demo_with_faults_counts_them_and_is_right(tmp_path: Path) -> None:
+    """A broken pool costs recomputing; table and JSON say which faults happened."""
+    file = tmp_path / "result.json"
+    result = _demo(*SMALL, "--tp", "2", "--faults", "get_fail=0.2,raise=0.05,put_fail=0.1", "--json", str(file))
+    assert result.exit_code == 0, result.output
+    with_pool = json.loads(file.read_text())["with_pool"]
+    assert set(with_pool["faults"]) == {"get_fail", "put_fail", "raise"}
+    assert with_pool["recomputed_blocks"] > 0
+    assert "fault: get_fail" in result.stdout
+
+
+def test_demo_sees_flips_that_the_pool_does_not() -> None:
+    """The one fault no key can detect shows in the model's check: exit status 1."""
+    result = _demo(*SMALL, "--faults", "undetected_flip=0.5")
+    assert result.exit_code == 1
+    assert "NOT RIGHT" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [("gte_fail=0.1", 'did you mean "get_fail"?'), ("get_fail=0.1,rank=1", "--tp 1 has ranks 0 to 0")],
+)
+def test_demo_refuses_wrong_faults(spec: str, expected: str) -> None:
+    """Exit status 2 and one line."""
+    result = _demo(*SMALL, "--faults", spec)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert expected in result.stderr

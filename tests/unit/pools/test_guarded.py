@@ -192,10 +192,10 @@ def test_a_trial_that_fails_waits_twice_as_long(guarded):
 
 def test_a_lookup_past_its_budget_is_no_and_runs_on_elsewhere(guarded):
     """The scheduler goes on after its budget; nobody asks again before the late answer is there."""
-    pool, backend, _ = guarded(lookup_budget_s=SOON_S, retry_s=SOON_S)
+    pool, backend, counters = guarded(lookup_budget_s=SOON_S)
     backend.held.clear()
     assert pool.exists(KEYS) == [False, False]
-    assert pool.state is State.OPEN
+    wait_until(lambda: not pool.is_available, 30, "the lookup is late")
     began = time.perf_counter()
     for _ in range(100):
         assert pool.exists(KEYS) == [False, False]
@@ -203,6 +203,20 @@ def test_a_lookup_past_its_budget_is_no_and_runs_on_elsewhere(guarded):
     assert backend.asked == ["exists"]
     backend.held.set()
     wait_until(lambda: pool.exists(KEYS) == [True, True], 30, "lookups again")
+    assert counters.breaker_openings == 0, "one late answer is no outage"
+
+
+def test_late_lookups_in_a_row_open(guarded):
+    """Each was answered no after its budget."""
+    pool, backend, counters = guarded(failures=2, lookup_budget_s=SOON_S)
+    for lookup in (1, 2):
+        backend.held.clear()
+        assert pool.exists(KEYS) == [False, False]
+        wait_until(lambda: not pool.is_available, 30, "the lookup is late")
+        backend.held.set()
+        wait_until(lambda: not pool._running, 30, "it has returned")
+        assert counters.breaker_openings == lookup - 1
+    assert pool.state is State.OPEN
 
 
 def test_state_changes_are_one_log_line_each_way(guarded, caplog):
@@ -252,7 +266,8 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
             assert time.monotonic() - began < 1.0, "the budget"
             if worker.state is State.CLOSED:
                 assert worker.get(KEYS, Memory(2).buffers) == [False, False]
-        assert worker.state is scheduler.state is State.OPEN
+        assert worker.state is State.OPEN
+        wait_until(lambda: not any(scheduler.exists(KEYS)) and scheduler.state is State.OPEN, 10, "it opens")
         times = []
         for _ in range(200):
             began = time.perf_counter()

@@ -1,0 +1,98 @@
+"""``check --fix``: show the repair, keep the original, write the file with its mode."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from mindie_kvpool_plugin.config.messages import Language, words
+from mindie_kvpool_plugin.config.repair import Repair, repair
+from mindie_kvpool_plugin.config.situation import Situation
+
+# a diff of a larger file is not read by anybody, and difflib is quadratic
+MAX_DIFF_LINES = 20_000
+
+
+def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang: Language, *, quiet: bool) -> bytes:
+    """Repair ``data``, show what changes, write it, and return what is to be checked now.
+
+    Exits with status 2 when the file cannot be written.
+    """
+    path = situation.config_path
+    done = repair(data, name, situation)
+    to_stderr = quiet or (path is None and output is None)
+    if done.data == data:
+        click.echo(words("fix.nothing", lang), err=True)
+    else:
+        click.echo(diff(done, name), err=to_stderr)
+    try:
+        _write(done, data, path, output, lang)
+    except OSError as error:
+        click.echo(words("FI-01.message", lang, file=output or path, reason=error.strerror or ""), err=True)
+        sys.exit(2)
+    return done.data
+
+
+def diff(done: Repair, name: str) -> str:
+    """The repair as a unified diff."""
+    before, after = done.before.splitlines(keepends=False), done.after.splitlines(keepends=False)
+    if len(before) > MAX_DIFF_LINES:
+        return f"--- {name}\n+++ {name}\n({', '.join(done.codes)})"
+    lines = difflib.unified_diff(before, after, name, f"{name} (fixed)", n=1, lineterm="")
+    return "\n".join(_coloured(line) for line in lines)
+
+
+def _coloured(line: str) -> str:
+    if line.startswith("+") and not line.startswith("+++"):
+        return click.style(line, fg="green")
+    if line.startswith("-") and not line.startswith("---"):
+        return click.style(line, fg="red")
+    return line
+
+
+def _write(done: Repair, data: bytes, path: Path | None, output: Path | None, lang: Language) -> None:
+    if output is not None:
+        _replace(output, done.data, mode_of=path if path is not None else output)
+        click.echo(words("fix.written", lang, file=output), err=True)
+    elif path is None:
+        sys.stdout.buffer.write(done.data)
+        sys.stdout.buffer.flush()
+    elif done.data != data:
+        backup = _backup(path)
+        _replace(path, done.data, mode_of=path)
+        click.echo(words("fix.written", lang, file=path), err=True)
+        click.echo(words("fix.backup", lang, file=backup), err=True)
+
+
+def _backup(path: Path) -> Path:
+    """A copy beside the file under a name that was free, with its mode and times."""
+    for number in range(1000):
+        backup = path.with_name(f"{path.name}.bak{number or ''}")
+        try:
+            backup.touch(mode=0o600, exist_ok=False)
+        except FileExistsError:
+            continue
+        shutil.copy2(path, backup)
+        return backup
+    raise FileExistsError(17, "a thousand backups beside it", str(path))
+
+
+def _replace(path: Path, data: bytes, *, mode_of: Path) -> None:
+    """Write all or nothing: a new file beside the old one takes its name, with the old one's mode."""
+    target = Path(os.path.realpath(path))
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mode = mode_of.stat().st_mode & 0o777 if mode_of.exists() else 0o640
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,42 @@
+"""explain and schema: every code and every schema can be printed."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from mindie_kvpool_plugin.cli.main import main
+from mindie_kvpool_plugin.config import schemas
+from mindie_kvpool_plugin.config.codes import all_codes
+
+
+def run(*args):
+    return CliRunner().invoke(main, args)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("code", sorted(all_codes()))
+def test_explain_shows_reason_and_examples(code, lang):
+    """Nothing is left as a key of the catalog."""
+    result = run("explain", code.lower(), "--lang", lang)
+    assert result.exit_code == 0
+    assert all_codes()[code].right.splitlines()[0] in result.output
+    assert f"{code}." not in result.output
+
+
+def test_explain_lists_all_codes():
+    """Without an argument."""
+    assert [line.split()[0] for line in run("explain").output.splitlines()] == sorted(all_codes())
+
+
+def test_unknown_code_and_schema_are_told():
+    """With what there is, and exit 2."""
+    assert run("explain", "XX-99").exit_code == 2
+    assert run("schema", "../setup").exit_code == 2
+
+
+@pytest.mark.parametrize("name", schemas.names())
+def test_schema_prints_the_file(name):
+    """As shipped."""
+    assert json.loads(run("schema", name).output) == schemas.load(name)
+    assert name in run("schema").output

@@ -1,5 +1,5 @@
-# make demo | test | lint | chaos | soak: each sets up all it needs on a bare Debian machine with Python.
-.PHONY: demo test lint chaos soak clean
+# make demo | test | lint | chaos | soak | bench: each sets up all it needs on a bare Debian machine with Python.
+.PHONY: demo test lint chaos soak bench clean
 
 READY := .venv/.ready
 
@@ -27,6 +27,12 @@ chaos: $(READY)
 # 200,000 small requests: memory, threads, files and shared segments stay flat
 soak: $(READY)
 	.venv/bin/python -m mindie_kvpool_plugin.simulator.soak
+
+# medians of interleaved runs beside their baselines: a few minutes (benchmarks/README.md)
+BENCHMARKS := keys addresses lookup reload_spill step replay
+
+bench: $(READY)
+	@for name in $(BENCHMARKS); do .venv/bin/python -m benchmarks.bench_$$name || exit 1; done
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

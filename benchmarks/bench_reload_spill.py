@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import statistics
+import time
 
 import numpy as np
 
 from benchmarks import measure, service
 from benchmarks.measure import Row
-from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
 MIB = 1 << 20
@@ -82,8 +84,6 @@ def mooncake() -> list[Row]:
 
 
 def _region(blocks: Blocks):
-    from mindie_kvpool_plugin.blocks import Region
-
     return Region(blocks.bytes.ctypes.data, blocks.bytes.nbytes)
 
 
@@ -134,9 +134,6 @@ def _against_raw(pool, place: str, source: Blocks, target: Blocks, num_blocks: i
 
 def _emptied_between(calls, emptied) -> dict[str, float]:
     """Medians of puts; what they stored is removed outside the clock."""
-    import statistics
-    import time
-
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(1 + 9):
         for name, call in calls.items():

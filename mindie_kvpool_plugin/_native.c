@@ -13,8 +13,14 @@
 
 static uint64_t combine(uint64_t seed, uint64_t value)
 {
-    seed ^= value + GOLDEN_RATIO + (seed << 6) + (seed >> 2);
-    return seed ? seed : 1; /* 0 means "no hash" */
+    value += GOLDEN_RATIO;
+#ifdef __GNUC__
+    __asm__("" : "+r"(value)); /* or the sum is regrouped, and each token waits one addition longer for the last */
+#endif
+    seed ^= value + ((seed << 6) + (seed >> 2));
+    if (__builtin_expect(seed == 0, 0)) /* 0 means "no hash"; a branch keeps this off the chain of dependencies */
+        seed = 1;
+    return seed;
 }
 
 static void hash_blocks(const int64_t *tokens, Py_ssize_t num_blocks, Py_ssize_t block_size, uint64_t previous,
@@ -129,12 +135,15 @@ static Py_ssize_t hash_length(const char *key, Py_ssize_t length, const char *su
 static int is_same_hash(PyObject *keys, Py_ssize_t index, const char *key, Py_ssize_t hash, const char *suffix,
                         Py_ssize_t suffix_length)
 {
-    Py_ssize_t length;
+    Py_ssize_t length, at = hash + 1;
     const char *other = PyUnicode_AsUTF8AndSize(PyList_GetItem(keys, index), &length);
     if (!other)
         return -1;
-    return length > hash && memcmp(other, key, (size_t)hash + 1) == 0 &&
-           hash_length(other, length, suffix, suffix_length) != 0;
+    if (length <= hash || memcmp(other, key, (size_t)hash + 1) != 0)
+        return 0;
+    while (at < length && other[at] != '_')
+        at++;
+    return length - at == suffix_length && memcmp(other + at, suffix, (size_t)suffix_length) == 0;
 }
 
 PyDoc_STRVAR(block_names_doc,

@@ -62,11 +62,11 @@ class HashedTokens:
     """What of a running sequence was hashed already, so that no token is hashed twice in its life.
 
     Attributes:
-        known: its leading full blocks' tokens, a copy of our own, and their digests.  Replaced as a whole, so
-            the step thread and the spill thread need no lock.
+        known: the tokens of its leading full blocks, as they are hashed, and their digests.  Replaced as a
+            whole, so the step thread and the spill thread need no lock.
     """
 
-    known: tuple[Tokens, Digests] | None = None
+    known: tuple[bytes, Digests] | None = None
 
 
 @dataclass(frozen=True, slots=True)

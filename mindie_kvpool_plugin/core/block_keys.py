@@ -82,37 +82,43 @@ def digest_chain(tokens: Tokens, block_size: int, previous: bytes = bytes(DIGEST
     Returns:
         uint64 [len(tokens) // block_size, 2], the digest's bytes in order.
     """
-    block_bytes = block_size * 8
-    num_bytes = len(tokens) // block_size * block_bytes
-    text = np.ascontiguousarray(tokens, dtype="<i8").tobytes()
-    digest = previous
-    chain = []
-    for at in range(0, num_bytes, block_bytes):
-        digest = hashlib.sha256(SALT + digest + text[at : at + block_bytes]).digest()[:DIGEST_BYTES]
-        chain.append(digest)
-    return np.frombuffer(b"".join(chain), dtype=np.uint64).reshape(-1, 2)
+    return _digests(_text(tokens, block_size), block_size, previous)
 
 
 def digests_of(tokens: Tokens, block_size: int, hashed: HashedTokens | None) -> Digests:
     """``digest_chain`` that takes over what is noted of the same tokens, and notes the rest.
 
-    Notes are compared token by token, which is some thirty times as fast as hashing: whatever the host did
-    with the sequence meanwhile, a digest names the tokens given here.
+    Notes are compared token by token, which is many times as fast as hashing: whatever the host did with
+    the sequence meanwhile, a digest names the tokens given here.
     """
+    text = _text(tokens, block_size)
     if hashed is None:
-        return digest_chain(tokens, block_size)
-    num_tokens = len(tokens) // block_size * block_size
+        return _digests(text, block_size)
     known = hashed.known
-    if known is not None and len(known[0]) <= num_tokens and np.array_equal(known[0], tokens[: len(known[0])]):
-        start, digests = len(known[0]), known[1]
-        if start == num_tokens:
-            return digests
-        previous = digests[-1].tobytes() if start else bytes(DIGEST_BYTES)
-        digests = np.concatenate([digests, digest_chain(tokens[start:], block_size, previous)])
+    if known is None or not known[0] or not text.startswith(known[0]):
+        digests = _digests(text, block_size)
+    elif len(known[0]) == len(text):
+        return known[1]
     else:
-        digests = digest_chain(tokens, block_size)
-    hashed.known = np.array(tokens[:num_tokens]), digests
+        rest = _digests(text[len(known[0]) :], block_size, known[1][-1].tobytes())
+        digests = np.concatenate([known[1], rest])
+    hashed.known = text, digests
     return digests
+
+
+def _text(tokens: Tokens, block_size: int) -> bytes:
+    """The tokens of the full blocks as they are hashed; a copy."""
+    return np.ascontiguousarray(tokens[: len(tokens) // block_size * block_size], dtype="<i8").tobytes()
+
+
+def _digests(text: bytes, block_size: int, previous: bytes = bytes(DIGEST_BYTES)) -> Digests:
+    block_bytes = block_size * 8
+    digest = previous
+    chain = []
+    for at in range(0, len(text), block_bytes):
+        digest = hashlib.sha256(SALT + digest + text[at : at + block_bytes]).digest()[:DIGEST_BYTES]
+        chain.append(digest)
+    return np.frombuffer(b"".join(chain), dtype=np.uint64).reshape(-1, 2)
 
 
 def hex_digests(digests: Digests) -> list[str]:

@@ -21,14 +21,16 @@ MISS_AGE_S = 0.05
 class RecentAnswers:
     """Hits and misses by name.
 
-    Args:
+    Attributes:
         age_s: seconds for which a hit is believed; 0: nothing is remembered.
+
+    Args:
         clock: seconds, monotonic.
         capacity_blocks: names it may hold.
     """
 
     def __init__(self, age_s: float, clock: Callable[[], float], capacity_blocks: int = CAPACITY_BLOCKS) -> None:
-        self._age_s = age_s
+        self.age_s = age_s
         self._clock = clock
         self._half_capacity = capacity_blocks // 2
         self._began_s = self._old_began_s = 0.0
@@ -41,12 +43,12 @@ class RecentAnswers:
 
     def leading(self, names: list[str]) -> tuple[int, bool]:
         """How many leading names are known to be hits, and whether the next one is known to be a miss."""
-        if self._age_s <= 0:
+        if self.age_s <= 0:
             return 0, False
         now = self._clock()
-        if now - self._began_s > self._age_s / 2:
+        if now - self._began_s > self.age_s / 2:
             self._turn(now)
-        if now - self._old_began_s > self._age_s:
+        if now - self._old_began_s > self.age_s:
             self._old = set()
         young, old = self._young, self._old
         for index, name in enumerate(names):
@@ -56,7 +58,7 @@ class RecentAnswers:
 
     def note(self, hits: list[str], miss: str | None) -> None:
         """The pool was asked just now."""
-        if self._age_s <= 0:
+        if self.age_s <= 0:
             return
         now = self._clock()
         if len(self._young) + len(hits) > self._half_capacity or len(self._misses) >= self._half_capacity:

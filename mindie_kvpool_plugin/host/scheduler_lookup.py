@@ -84,6 +84,7 @@ class SchedulerLookup:
         parts = keys[0].split("_", 3) if keys else []
         if len(parts) != 4:
             return [False] * len(keys)
+        self._recent.age_s = self._pool.answer_proof_s  # not known before the pool is open
         suffix = f"_{parts[2]}_{parts[3]}"
         width = int(parts[2]) if parts[2].isdecimal() else 1
         prefix = self._prefix(parts[3])

@@ -34,9 +34,10 @@ from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
-# Mooncake waits for each key of a call in turn, up to 3 s (mooncake_start), if their peer hangs: this bounds the call.
-# It costs nothing: the slices of real blocks allow as few.
-KEYS_PER_PIECE = 4
+# Mooncake waits for each key of a call in turn, up to 3 s (mooncake_start), if their peer hangs.  A call's first piece is
+# this small, so that a peer that hangs is met with few keys; the rest is then given up.
+FIRST_KEYS = 4
+PIECE_BYTES = 64 << 20  # larger calls gain nothing; this bounds how long a reload waits for a spill's turn at the gate
 SLOW_FAILURE_S = 0.5  # a transfer that failed after this was a dead or hanging peer: do not pay for it piece by piece
 
 Rows: TypeAlias = npt.NDArray[np.int64]
@@ -105,7 +106,7 @@ class MooncakePool(PoolBackend):
         self._new_replicate_config = replicate_config
         self._has_segment = options.global_segment_size > 0
         self._can_wedge = options.protocol == "tcp"
-        self._keys_per_piece = KEYS_PER_PIECE if options.protocol == "tcp" else options.max_slices_in_flight
+        self._first_keys = FIRST_KEYS if options.protocol == "tcp" else options.max_slices_in_flight
         # True moves all slices of one peer as one transfer: fewer round trips, which Ascend needs.  The price: one
         # bad slice fails every key of that peer, memcpy is not used for the own segment, and the lease is not
         # checked again afterwards, so the master's default_kv_lease_ttl must exceed the slowest get.
@@ -118,7 +119,7 @@ class MooncakePool(PoolBackend):
         names = list(keys)
         answers = self._ask(len(names), lambda connection: connection.store.batch_is_exist(names))
         if answers.count(1) == len(answers):
-            return [True] * len(answers)
+            return Answers([True] * len(answers))
         if min(answers) < 0:
             self._note("exists", [code for code in answers if code < 0])
         return Answers([code == 1 for code in answers], codes.trouble(answers))
@@ -166,10 +167,12 @@ class MooncakePool(PoolBackend):
     ) -> None:
         """Move blocks in pieces that fit the gate, and note each one's code in ``results``."""
         segments = max(1, len(buffers.sizes))
-        step = max(1, min(self._max_slices // segments, self._keys_per_piece))
+        step = max(1, min(self._max_slices // segments, PIECE_BYTES // max(1, buffers.block_bytes)))
         sizes = buffers.sizes.tolist()
-        for first in range(0, len(rows), step):
-            part = rows[first : first + step]
+        first = 0
+        while first < len(rows):
+            part = rows[first : first + (step if first or what == "put" else min(step, self._first_keys))]
+            first += len(part)
             piece = Piece(part, [keys[row] for row in part], buffers.addresses[part].tolist(), [sizes] * len(part))
             started = time.monotonic()
             answers = self._ask(len(part), partial(_through_gate, piece, len(part) * segments, transfer))
@@ -178,7 +181,7 @@ class MooncakePool(PoolBackend):
                 self._look_for_wedge(what, piece.names, answers)
             is_slow = time.monotonic() - started > SLOW_FAILURE_S
             if _HOPELESS.issuperset(answers) or (is_slow and codes.TRANSFER_FAILED in answers):
-                results[rows[first + step :]] = codes.GIVEN_UP
+                results[rows[first:]] = codes.GIVEN_UP
                 return
 
     def _put_piece(self, groups: Sequence[str] | None, connection: Connection, piece: Piece) -> list[int]:

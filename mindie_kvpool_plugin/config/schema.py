@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from mindie_kvpool_plugin.config import schemas, typos
@@ -59,13 +60,21 @@ class _Walk:
     findings: list[Finding] = field(default_factory=list)
 
 
-def check_schema(value: Any, root: Schema, *, outcome: Outcome = "boot") -> list[Finding]:
-    """Everything ``root`` says about ``value``; paths are relative to ``value``."""
+@lru_cache(maxsize=8)
+def _compiled(name: str) -> tuple[Any, dict[str, list[str]]]:
+    """A schema's validator, and which section knows which key."""
     from jsonschema_rs import Draft202012Validator  # noqa: PLC0415  # costs 15 ms; a file that does not parse needs none
 
-    walk = _Walk(root, owners=schemas.known_keys(root))
+    schema = schemas.load(name)
+    return Draft202012Validator(schema), schemas.known_keys(schema)
+
+
+def check_schema(value: Any, root: Schema, *, outcome: Outcome = "boot") -> list[Finding]:
+    """Everything ``root`` says about ``value``; paths are relative to ``value``."""
+    validator, owners = _compiled(root["$id"].rpartition("/")[2].removesuffix(".schema.json"))
+    walk = _Walk(root, owners=owners)
     copy = _prepared(value, root, (), walk, 0)
-    errors = Draft202012Validator(root).iter_errors(copy)
+    errors = validator.iter_errors(copy)
     for count, error in enumerate(errors):
         if count >= MAX_FINDINGS:
             break

@@ -45,7 +45,7 @@ class KvPoolOptions:
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32
     on_pool_unavailable: Literal["refuse", "run_without"] = "refuse"
-    lookup_budget_s: float = 0.2
+    lookup_budget_s: float = 0.5
     breaker_failures: int = 3
     breaker_slow_call_s: float = 2.0
     breaker_retry_s: float = 1.0

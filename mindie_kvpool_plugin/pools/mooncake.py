@@ -34,8 +34,8 @@ from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
-# Mooncake waits for each key of a call in turn, up to 3 s (mooncake_start), if their peer hangs.  A call's first piece is
-# this small, so that a peer that hangs is met with few keys; the rest is then given up.
+# Mooncake waits for each key of a call in turn, up to 3 s (mooncake_start), if their peer hangs.  A get's first piece
+# is this small, so that a peer that hangs is met with few keys; the rest is then given up.
 FIRST_KEYS = 4
 PIECE_BYTES = 64 << 20  # larger calls gain nothing; this bounds how long a reload waits for a spill's turn at the gate
 SLOW_FAILURE_S = 0.5  # a transfer that failed after this was a dead or hanging peer: do not pay for it piece by piece

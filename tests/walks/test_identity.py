@@ -57,11 +57,11 @@ def test_ten_thousand_forged_prompts_get_none_of_the_others_blocks() -> None:
 def test_forged_prompts_under_the_hosts_key_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack is real: with the host's hash as the data key the same prompts get each other's blocks."""
 
-    def host_names(tokens: np.ndarray, block_size: int) -> np.ndarray:
+    def host_names(tokens: np.ndarray, block_size: int, hashed: object) -> np.ndarray:
         hashes = block_keys.host_hash_chain(tokens, block_size)
         return np.array([[value, 0] for value in hashes], dtype=np.uint64).reshape(-1, 2)
 
-    monkeypatch.setattr(block_keys, "digest_chain", host_names)
+    monkeypatch.setattr(block_keys, "digests_of", host_names)
     rank = Rank()
     wrong = 0
     for one, two in forged_pairs(20, BLOCKS * BLOCK_SIZE, BLOCK_SIZE, vocab_size=4096):

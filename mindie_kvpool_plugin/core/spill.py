@@ -72,8 +72,8 @@ class Spill:
         running: what a sequence that is still known to the host would leave behind now, with the mask
             that ``freed`` takes, or None.
         queue_capacity_blocks: blocks that may wait for the spill thread; 0: the step thread stores.
-        fence_timeout_s: seconds a step waits before it withdraws spills that have not begun.
         queue_capacity_bytes: bytes of blocks and tokens that may wait.
+        fence_timeout_s: seconds a step waits before it withdraws spills that have not begun.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Spill:
         device_idle: Callable[[], bool],
         running: Callable[[int], tuple[FreedSequence, Mask] | None],
         queue_capacity_blocks: int,
+        queue_capacity_bytes: int,
         fence_timeout_s: float,
-        queue_capacity_bytes: int = 8 * 1024**3,
     ) -> None:
         self._pool = pool
         self._memory = memory

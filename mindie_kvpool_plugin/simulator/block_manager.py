@@ -24,7 +24,11 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def chain_hash(previous: int, tokens: Sequence[int], extra: int = NO_HASH) -> int:
-    """The host's name of a full block: its tokens after a prefix named ``previous``, for a LoRA adapter ``extra``."""
+    """The host's name of a full block: its tokens after a prefix named ``previous``, for a LoRA adapter ``extra``.
+
+    Not the plugin's own ``host_hash_chain`` on purpose: in reality the scheduler hashes in C++ and the worker in
+    its own way, and a simulator that asked the plugin could not see the two disagree.
+    """
     value = NO_HASH
     for item in (previous, *tokens, extra) if previous != NO_HASH else (*tokens, extra):
         value ^= ((item & _WORD) + _STEP + (value << 6) + (value >> 2)) & _WORD

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import statistics
-import time
 
 import numpy as np
 
@@ -18,6 +16,10 @@ MIB = 1 << 20
 TOTAL_BYTES = 256 * MIB
 LAYOUTS = [(MIB // 2, 1), (2 * MIB, 1), (8 * MIB, 1), (MIB // 2, 122), (2 * MIB, 122), (8 * MIB, 122)]
 """(bytes of a block, segments)."""
+
+ROUNDS = 16
+MOONCAKE_LAYOUTS = [(2 * MIB, 1), (7 * MIB, 56), (2 * MIB, 122), (9 * MIB, 122)]
+"""As ``LAYOUTS``; 56 segments are keys and values of 28 layers, 122 those of the 61 layers of DeepSeek-R1."""
 
 RAW_SLICES = (224, 448, 896, 1792)
 """Sizes of the raw client's calls; its best counts.  More than about 2,000 wedge a client of another process."""
@@ -71,15 +73,18 @@ def local_dram() -> list[Row]:
 def mooncake() -> list[Row]:
     found = []
     cases = [("owner process", 0), ("client without memory", 1)]
+    registered = []  # kept: a region is registered once, and freed memory would come again under the same address
     with service.mooncake(1280 * MIB, clients=2) as pools:
-        for (place, index), (block_bytes, segments) in itertools.product(cases, [(2 * MIB, 1), (2 * MIB, 122)]):
+        for (place, index), (block_bytes, segments) in itertools.product(cases, MOONCAKE_LAYOUTS):
             pool = pools[index]
             segment_bytes = block_bytes // segments // 64 * 64
             num_blocks = TOTAL_BYTES // 2 // block_bytes
             source, target = (Blocks(num_blocks, segments, segment_bytes, fill) for fill in (1, 2))
             for blocks in (source, target):
                 pool.register([_region(blocks)])
-            found += _against_raw(pool, f"{place}, 2 MiB in {segments} segments", source, target, num_blocks)
+                registered.append(blocks)
+            layout = f"{block_bytes // MIB} MiB in {segments} segments"
+            found += _against_raw(pool, f"{place}, {layout}", source, target, num_blocks)
     return found
 
 
@@ -120,29 +125,16 @@ def _against_raw(pool, place: str, source: Blocks, target: Blocks, num_blocks: i
 
     puts = {"ours": put, **{f"raw {count}": (lambda count=count: raw_put(count)) for count in RAW_SLICES}}
     gets = {"ours": get, **{f"raw {count}": (lambda count=count: raw_get(count)) for count in RAW_SLICES}}
-    taken_put = _emptied_between(puts, emptied)
+    taken_put = measure.seconds_of(puts, ROUNDS, between=emptied)
     put()
-    taken_get = measure.interleaved(gets, rounds=9)
+    taken_get = measure.seconds_of(gets, ROUNDS)
     rows = []
     for what, taken in (("put", taken_put), ("get", taken_get)):
-        best = min((seconds, name) for name, seconds in taken.items() if name != "ours")
-        label = f"mooncake {what}, {place}, against the raw client's best ({best[1].split()[1]} slices a call)"
-        rows.append(measure.speed(label, expected * num_blocks, taken["ours"], best[0], 0.97))
+        best, seconds, baseline = measure.against_best(taken, "ours")
+        label = f"mooncake {what}, {place}, against the raw client's best ({best.split()[1]} slices a call)"
+        rows.append(measure.speed(label, expected * num_blocks, seconds, baseline, 0.97))
     emptied()
     return rows
-
-
-def _emptied_between(calls, emptied) -> dict[str, float]:
-    """Medians of puts; what they stored is removed outside the clock."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(1 + 9):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            if turn:
-                taken[name].append(time.perf_counter() - began)
-            emptied()
-    return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def rows() -> list[Row]:

@@ -38,8 +38,20 @@ def interleaved(
     calls: Mapping[str, Callable[[], object]], rounds: int = MIN_ROUNDS, inner: int = 1
 ) -> dict[str, float]:
     """Median seconds of each call; every round runs each of them once (``inner`` times for very short ones)."""
+    taken = seconds_of(calls, rounds, inner)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def seconds_of(
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int = MIN_ROUNDS,
+    inner: int = 1,
+    between: Callable[[], object] = lambda: None,
+) -> dict[str, list[float]]:
+    """Seconds of each call in each round; ``between`` follows every call, outside the clock."""
     for call in calls.values():
         call()
+        between()
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(max(MIN_ROUNDS, rounds)):
         for name, call in calls.items():
@@ -47,7 +59,18 @@ def interleaved(
             for _ in range(inner):
                 call()
             taken[name].append((time.perf_counter() - began) / inner)
-    return {name: statistics.median(values) for name, values in taken.items()}
+            between()
+    return taken
+
+
+def against_best(taken: Mapping[str, list[float]], ours: str) -> tuple[str, float, float]:
+    """The best of the others, and the median seconds of ours and of it.
+
+    It is chosen in the even rounds and judged in the odd ones: the least of several medians of the same
+    rounds would be below what any of them takes.
+    """
+    best = min((statistics.median(values[::2]), name) for name, values in taken.items() if name != ours)[1]
+    return best, statistics.median(taken[ours][1::2]), statistics.median(taken[best][1::2])
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -1,8 +1,9 @@
-"""One thread that runs calls for others, who wait for an answer only so long.
+"""One thread that runs calls for others.
 
-A binding's call cannot be interrupted.  Run here, it may take as long as it likes, and its caller goes
-on without it.  One call at a time, in order.  The thread starts with the first call and ends with
-``close``.
+Some callers wait for an answer only so long: a binding's call cannot be interrupted, but run here it may
+take as long as it likes while its caller goes on without it.  Others work beside it and take their call
+back if the thread has not come to it.  One call at a time, in order.  The thread starts with the first
+call and ends with ``close``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,42 @@ from typing import Generic, TypeVar
 Answer = TypeVar("Answer")
 
 
-class _Job(Generic[Answer]):
+class Job(Generic[Answer]):
+    """A call that was handed in."""
+
     def __init__(self, run: Callable[[], Answer]) -> None:
-        self.run = run
-        self.answer: Answer | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
+        self._run = run
+        self._answer: Answer | None = None
+        self._error: Exception | None = None
+        self._taken = threading.Lock()  # by the thread that runs it, or by the caller who takes it back
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def wait(self, budget_s: float | None = None) -> Answer | None:
+        """What the call returned, or None when it did not within the budget; it runs to its end regardless.
+
+        Raises:
+            Exception: the call's.
+        """
+        if not self._done.acquire(timeout=-1 if budget_s is None else budget_s):
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def take_back(self) -> bool:
+        """Whether the thread has not begun the call, and now never will."""
+        return self._taken.acquire(blocking=False)
+
+    def run(self) -> None:
+        """Make the call, unless it was taken back."""
+        if self.take_back():
+            try:
+                self._answer = self._run()
+            except Exception as error:  # noqa: BLE001 - it belongs to who waits
+                self._error = error
+            finally:
+                self._done.release()
 
 
 class CallThread:
@@ -28,24 +59,19 @@ class CallThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def call(self, run: Callable[[], Answer], budget_s: float | None) -> Answer | None:
-        """What ``run`` returns, or None when it did not within the budget; it runs to its end regardless.
-
-        ``run`` must not raise.
-        """
-        job = _Job(run)
+    def start(self, run: Callable[[], Answer]) -> Job[Answer]:
+        """Hand a call in."""
+        job = Job(run)
         with self._turn:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
                 self._thread.start()
             self._jobs.put(job)  # type: ignore[arg-type]
-        if not job.done.acquire(timeout=-1 if budget_s is None else budget_s):
-            return None
-        return job.answer
+        return job
 
     def close(self) -> None:
         """End the thread after the call it runs; not waited for."""
@@ -55,7 +81,4 @@ class CallThread:
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job.answer = job.run()
-            finally:
-                job.done.release()
+            job.run()

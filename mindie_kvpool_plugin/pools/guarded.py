@@ -148,7 +148,7 @@ class GuardedPool(PoolBackend):
 
         if self._lookups is None or what != "exists":
             return run()
-        answers = self._lookups.call(run, self._policy.lookup_budget_s)
+        answers = self._lookups.start(run).wait(self._policy.lookup_budget_s)
         return [False] * count if answers is None else answers
 
     def _run(self, call: _Call, count: int, ask: Callable[[], Sequence[bool]]) -> list[bool]:

@@ -12,7 +12,7 @@ misses must undo the belief.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -27,20 +27,23 @@ from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.pools import mooncake_codes as codes
 from mindie_kvpool_plugin.pools import mooncake_start as start
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
-from mindie_kvpool_plugin.pools.mooncake_address import can_connect
+from mindie_kvpool_plugin.pools.lanes import Lanes, Part, Rows
+from mindie_kvpool_plugin.pools.mooncake_address import P2P_HANDSHAKE
 from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient
+from mindie_kvpool_plugin.pools.mooncake_peers import Peers
+from mindie_kvpool_plugin.pools.mooncake_places import Places
 from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
 
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
-# Mooncake waits for each key of a call in turn, up to 3 s (mooncake_start), if their peer hangs.  A get's first piece
-# is this small, so that a peer that hangs is met with few keys; the rest is then given up.
+# Mooncake waits for each key of a call in turn, 1 to 2 s (mooncake_start), if their peer hangs.  A get's first piece
+# is this small, so that a peer that hung after it was last heard is met with few keys; the rest is then given up.
 FIRST_KEYS = 4
-PIECE_BYTES = 64 << 20  # larger calls gain nothing; this bounds how long a reload waits for a spill's turn at the gate
+GROWTH = 4
+PIECE_BYTES = 32 << 20  # larger calls gain nothing; this bounds how long a reload waits for a spill's turn at the gate
 SLOW_FAILURE_S = 0.5  # a transfer that failed after this was a dead or hanging peer: do not pay for it piece by piece
 
-Rows: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int64]
 
 _SUSPECT = frozenset({codes.TRANSFER_FAILED, codes.NO_TURN})  # what a lost peer looks like
@@ -65,7 +68,7 @@ class Piece:
     sizes: list[list[int]]
 
 
-Transfer: TypeAlias = Callable[[Connection, Piece], list[int]]
+Transfer: TypeAlias = Callable[[Piece, Connection], list[int]]
 
 
 def open_pool(pool_file: PoolFile, role: Role) -> MooncakePool:
@@ -101,12 +104,13 @@ class MooncakePool(PoolBackend):
 
     def __init__(self, client: MooncakeClient, options: MooncakeOptions, replicate_config: Callable[[], Any]) -> None:
         self.client = client
-        self._max_slices = options.max_slices_in_flight
         self.watch = WedgeWatch()
+        self._max_slices = options.max_slices_in_flight
         self._new_replicate_config = replicate_config
         self._has_segment = options.global_segment_size > 0
-        self._can_wedge = options.protocol == "tcp"
-        self._first_keys = FIRST_KEYS if options.protocol == "tcp" else options.max_slices_in_flight
+        self._is_tcp = options.protocol == "tcp"
+        self._places = Places(client, Peers() if options.metadata_server == P2P_HANDSHAKE else None)
+        self._lanes = {"put": Lanes("kvpool-put"), "get": Lanes("kvpool-get")}
         # True moves all slices of one peer as one transfer: fewer round trips, which Ascend needs.  The price: one
         # bad slice fails every key of that peer, memcpy is not used for the own segment, and the lease is not
         # checked again afterwards, so the master's default_kv_lease_ttl must exceed the slowest get.
@@ -126,26 +130,48 @@ class MooncakePool(PoolBackend):
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
         """Write to this process's segment if it has one and there is space, else where the master says."""
-        results = np.full(len(keys), codes.NO_SPACE, dtype=np.int64)
+        if self._is_tcp and not self._places.are_safe_for_puts():
+            return Answers([False] * len(keys))
+        results = np.empty(len(keys), dtype=np.int64)
         rows: Rows = np.arange(len(keys))
         for attempt in range(1 + NO_SPACE_RETRIES):
             if attempt:
                 time.sleep(NO_SPACE_PAUSE_S)
-            self._move("put", rows, keys, buffers, results=results, transfer=partial(self._put_piece, groups))
+            results[rows] = codes.GIVEN_UP
+            is_home = self._places.stays_home
+            parts = self._home_parts(rows, buffers) if is_home else self._away_parts(rows, buffers)
+            self._move(
+                "put",
+                iter(parts),
+                keys,
+                buffers,
+                results,
+                partial(self._put_piece, groups),
+                both=is_home and len(parts) > 1,
+            )
             rows = np.flatnonzero(results == codes.NO_SPACE)
             if len(rows) == 0:
                 break
-        self._note("put", results[results != 0].tolist())
-        return Answers([code == 0 for code in results.tolist()], codes.trouble(results.tolist()))
+        if self._is_tcp:
+            self._places.note_puts([keys[row] for row in np.flatnonzero(results == 0)[-FIRST_KEYS:]])
+        found: list[int] = results.tolist()
+        if not results.any():
+            return Answers([True] * len(found))
+        self._note("put", [code for code in found if code != 0])
+        return Answers([code == 0 for code in found], codes.trouble(found))
 
     def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
         """Read into the buffers; True only if the object has exactly the buffers' size."""
-        results = np.full(len(keys), codes.NOT_OPEN, dtype=np.int64)
+        results = np.full(len(keys), codes.GIVEN_UP, dtype=np.int64)
         for rows in _rounds_of_distinct(keys):
-            self._move("get", rows, keys, buffers, results=results, transfer=self._get_piece)
+            parts = self._found_parts(rows, keys, buffers, results) if self._is_tcp else self._away_parts(rows, buffers)
+            both = self._is_tcp and self._has_segment and len(rows) > FIRST_KEYS
+            self._move("get", iter(parts), keys, buffers, results, self._get_piece, both=both)
         good = results == buffers.block_bytes
+        if good.all():
+            return Answers([True] * len(keys))
         self._note("get", results[~good].tolist())
-        return Answers([bool(is_good) for is_good in good], codes.trouble(results.tolist()))
+        return Answers(good.tolist(), codes.trouble(results.tolist()))
 
     def register(self, regions: Sequence[Region]) -> None:
         """Register each region once; call before the first put or get, the Ascend transport needs it so."""
@@ -153,38 +179,68 @@ class MooncakePool(PoolBackend):
 
     def close(self) -> None:
         """Wait for calls in flight, then close the client; this process's segment leaves the pool."""
+        for lanes in self._lanes.values():
+            lanes.close()
         self.client.close()
+
+    def _home_parts(self, rows: Rows, buffers: Buffers) -> list[Part]:
+        """Parts that Mooncake copies in memory: two at a time, because a call's questions to the master take as long.
+
+        They pass no gate, since they fill no queue; a put that goes elsewhere after all adds two calls to it.
+        """
+        return [Part(part, goes_alone=False) for part in _chunks(rows, self._max_slices // max(1, len(buffers.sizes)))]
+
+    def _away_parts(self, rows: Rows, buffers: Buffers) -> list[Part]:
+        """Parts for other processes: one at a time, two are slower (measured: a fifth)."""
+        step = min(self._max_slices // max(1, len(buffers.sizes)), PIECE_BYTES // max(1, buffers.block_bytes))
+        return [Part(part, goes_alone=True) for part in _chunks(rows, step)]
+
+    def _found_parts(self, rows: Rows, keys: Sequence[str], buffers: Buffers, results: Codes) -> Iterator[Part]:
+        """Parts of a get, found out as they are taken: few at first, then more at a time."""
+        first, count = 0, FIRST_KEYS
+        while first < len(rows):
+            some = rows[first : first + count]
+            first, count = first + count, count * GROWTH
+            at_home, is_lost = (np.array(found) for found in self._places.sort_out([keys[row] for row in some]))
+            results[some[is_lost]] = codes.SILENT_PEER
+            yield from self._home_parts(some[at_home], buffers)
+            yield from self._away_parts(some[~at_home & ~is_lost], buffers)
 
     def _move(
         self,
         what: Literal["put", "get"],
-        rows: Rows,
+        parts: Iterator[Part],
         keys: Sequence[str],
         buffers: Buffers,
-        *,
         results: Codes,
         transfer: Transfer,
+        *,
+        both: bool,
     ) -> None:
         """Move blocks in pieces that fit the gate, and note each one's code in ``results``."""
-        segments = max(1, len(buffers.sizes))
-        step = max(1, min(self._max_slices // segments, PIECE_BYTES // max(1, buffers.block_bytes)))
         sizes = buffers.sizes.tolist()
-        first = 0
-        while first < len(rows):
-            part = rows[first : first + (step if first or what == "put" else min(step, self._first_keys))]
-            first += len(part)
-            piece = Piece(part, [keys[row] for row in part], buffers.addresses[part].tolist(), [sizes] * len(part))
-            started = time.monotonic()
-            answers = self._ask(len(part), partial(_through_gate, piece, len(part) * segments, transfer))
-            results[part] = answers
-            if self._can_wedge and (not _SUSPECT.isdisjoint(answers) or self.watch.is_suspicious):
-                self._look_for_wedge(what, piece.names, answers)
-            is_slow = time.monotonic() - started > SLOW_FAILURE_S
-            if _HOPELESS.issuperset(answers) or (is_slow and codes.TRANSFER_FAILED in answers):
-                results[rows[first:]] = codes.GIVEN_UP
-                return
 
-    def _put_piece(self, groups: Sequence[str] | None, connection: Connection, piece: Piece) -> list[int]:
+        def move(part: Part) -> bool:
+            names = [keys[row] for row in part.rows]
+            piece = Piece(part.rows, names, buffers.addresses[part.rows].tolist(), [sizes] * len(names))
+            call = partial(_through_gate, transfer, piece) if part.goes_alone else partial(transfer, piece)
+            return self._move_piece(what, piece, results, call)
+
+        self._lanes[what].run(parts, move, both=both)
+
+    def _move_piece(
+        self, what: Literal["put", "get"], piece: Piece, results: Codes, call: Callable[[Connection], list[int]]
+    ) -> bool:
+        """Move one piece; whether the next one is worth trying."""
+        started = time.monotonic()
+        answers = self._ask(len(piece.rows), call)
+        results[piece.rows] = answers
+        if self._is_tcp and (not _SUSPECT.isdisjoint(answers) or self.watch.is_suspicious):
+            self._look_for_wedge(what, piece.names, answers)
+        is_slow = time.monotonic() - started > SLOW_FAILURE_S
+        return not (_HOPELESS.issuperset(answers) or (is_slow and codes.TRANSFER_FAILED in answers))
+
+    def _put_piece(self, groups: Sequence[str] | None, piece: Piece, connection: Connection) -> list[int]:
         config = self._new_replicate_config()
         if groups is not None:
             config.group_ids = [groups[row] for row in piece.rows]
@@ -195,7 +251,7 @@ class MooncakePool(PoolBackend):
         )
         return answers
 
-    def _get_piece(self, connection: Connection, piece: Piece) -> list[int]:
+    def _get_piece(self, piece: Piece, connection: Connection) -> list[int]:
         answers: list[int] = connection.store.batch_get_into_multi_buffers(
             piece.names, piece.addresses, piece.sizes, self._one_transfer_per_peer
         )
@@ -220,36 +276,25 @@ class MooncakePool(PoolBackend):
 
     def _look_for_wedge(self, what: str, names: list[str], answers: list[int]) -> None:
         is_placed = what == "get" and codes.NO_TURN not in answers
-        peers = self._peers_of(names) if is_placed else [UNKNOWN_PEER] * len(names)
+        peers = self._places.of(names) if is_placed else [UNKNOWN_PEER] * len(names)
         worked: dict[str, bool] = {}
         for peer, code in zip(peers, answers, strict=True):
             if peer is not None and (code >= 0 or code in _SUSPECT):
                 worked[peer] = worked.get(peer, False) or code >= 0
         for peer in self.watch.observe(worked):
-            if peer == UNKNOWN_PEER or can_connect(peer):
+            if peer == UNKNOWN_PEER or self._places.answers(peer):
                 self.watch.forget()
                 self.client.replace(f"every transfer to {peer or 'the pool'} fails, though it accepts connections")
 
-    def _peers_of(self, names: list[str]) -> list[str | None]:
-        """Where each object lies; None if the pool does not say."""
-        try:
-            found = self.client.lend(lambda connection: connection.store.batch_get_replica_desc(names)) or {}
-            return [_endpoint(found.get(name, ())) for name in names]
-        except Exception:  # noqa: BLE001 - a diagnosis must not fail the call it explains
-            _log.warning("asking Mooncake where objects lie failed", exc_info=True)
-            return [None] * len(names)
 
-
-def _through_gate(piece: Piece, slices: int, transfer: Transfer, connection: Connection) -> list[int]:
+def _through_gate(transfer: Transfer, piece: Piece, connection: Connection) -> list[int]:
+    slices = sum(len(addresses) for addresses in piece.addresses)
     with connection.gate.passing(slices, GATE_TIMEOUT_S) as is_granted:
-        return transfer(connection, piece) if is_granted else [codes.NO_TURN] * len(piece.names)
+        return transfer(piece, connection) if is_granted else [codes.NO_TURN] * len(piece.names)
 
 
-def _endpoint(replicas: Sequence[Any]) -> str | None:
-    for replica in replicas:
-        if replica.is_memory_replica():
-            return str(replica.get_memory_descriptor().buffer_descriptor.transport_endpoint)
-    return None
+def _chunks(rows: Rows, step: int) -> list[Rows]:
+    return [rows[at : at + max(1, step)] for at in range(0, len(rows), max(1, step))]
 
 
 def _rounds_of_distinct(keys: Sequence[str]) -> list[Rows]:

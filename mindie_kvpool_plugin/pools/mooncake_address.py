@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.config.models import MooncakeOptions
@@ -25,6 +25,8 @@ from mindie_kvpool_plugin.observability.log import logger
 CONNECT_TIMEOUT_S = 3.0  # name resolution and TCP connect together
 P2P_HANDSHAKE = "P2PHANDSHAKE"
 DEFAULT_PORTS = (12300, 14300)  # where Mooncake itself looks for a client's port
+
+_LISTENING = "0A"  # Linux: include/net/tcp_states.h
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})")
 
@@ -88,21 +90,11 @@ def probe_master(options: MooncakeOptions, place: str) -> None:
     )
 
 
-def can_connect(address: str) -> bool:
-    """Whether something listens at ``host:port``."""
-    try:
-        host, port = split_hostname(address, "peer")
-        _reach(host, port)
-    except (OSError, ConfigError):
-        return False
-    return True
-
-
 def _reach(host: str, port: int) -> None:
     """Connect to the first address of the host that accepts, all within the time limit."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     failure = OSError("the name has no address")
-    for family, kind, protocol, _, address in _bounded(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
+    for family, kind, protocol, _, address in look_up(host, port):
         with socket.socket(family, kind, protocol) as probe:
             probe.settimeout(max(0.1, deadline - time.monotonic()))
             try:
@@ -114,13 +106,22 @@ def _reach(host: str, port: int) -> None:
     raise failure
 
 
-def _bounded(resolve: Callable[[], list[Any]]) -> list[Any]:
-    """Resolve in a thread: the resolver's own time limits can add up to half a minute."""
+def look_up(host: str, port: int | None) -> list[Any]:
+    """``socket.getaddrinfo``, within ``CONNECT_TIMEOUT_S``.
+
+    In a thread unless the host is a number: the resolver's own time limits can add up to half a minute.
+
+    Raises:
+        OSError: not known, or not in time.
+    """
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     result: list[list[Any] | OSError] = []
 
     def run() -> None:
         try:
-            result.append(resolve())
+            result.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
             result.append(error)
 
@@ -133,6 +134,23 @@ def _bounded(resolve: Callable[[], list[Any]]) -> list[Any]:
     return answer
 
 
+def listening_ports() -> frozenset[int]:
+    """TCP ports on which this process listens, as ``/proc`` tells; none where it does not."""
+    sockets = set()
+    with contextlib.suppress(OSError):
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(f"/proc/self/fd/{number}"))
+    ports = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
+                    ports.add(int(fields[1].rpartition(":")[2], 16))
+    return frozenset(ports)
+
+
 def claim_name(options: MooncakeOptions, place: str, *, any_port: bool) -> tuple[str, socket.socket | None]:
     """A ``host:port`` that no other client of this machine has, and the socket that keeps it ours.
 
@@ -143,7 +161,7 @@ def claim_name(options: MooncakeOptions, place: str, *, any_port: bool) -> tuple
     """
     host, port = split_hostname(options.local_hostname, place)
     try:
-        family, _, _, _, address = _bounded(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))[0]
+        family, _, _, _, address = look_up(host, None)[0]
     except OSError as error:
         raise PoolError(
             f'{place} is "{options.local_hostname}", which cannot be resolved ({error}); '

@@ -45,6 +45,8 @@ class Connection:
         store: the binding's object.
         name: ``host:port`` under which the pool knows this client's segment.
         gate: slices in flight of this client; a new client does not wait for a stuck one's.
+        endpoints: ``host:port`` that replica descriptors may give for this client's own segment; none if transfers
+            with it go through a socket like all others.
         port_holder: keeps the port of the name ours while the client lives; None if the client does.
         in_flight: calls that are inside the binding now.
         is_retired: lent to no new call; closed when the last call returns.
@@ -53,6 +55,7 @@ class Connection:
     store: Store
     name: str
     gate: SliceGate
+    endpoints: frozenset[str] = frozenset()
     port_holder: socket.socket | None = None
     in_flight: int = 0
     is_retired: bool = False

@@ -17,9 +17,10 @@ NO_TURN: Final = -1_000_002
 RAISED: Final = -1_000_003
 WRONG_LENGTH: Final = -1_000_004
 GIVEN_UP: Final = -1_000_005
+SILENT_PEER: Final = -1_000_006
 
-EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN})
-"""Codes that a healthy pool gives: evicted since the lookup, full, closed.  Not worth a warning."""
+EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN, SILENT_PEER})
+"""Evicted since the lookup, full, closed, or told once per peer (mooncake_peers).  Not worth a warning."""
 
 SERVICE_FAILED: Final = frozenset({NO_TURN, RPC_FAILED, RPC_TIMEOUT, RAISED, WRONG_LENGTH})
 """The master or the client failed, whatever the key."""
@@ -46,6 +47,7 @@ _MEANING: Final = {
     RAISED: "the client library raised",
     WRONG_LENGTH: "a result list of the wrong length",
     GIVEN_UP: "given up with the call",
+    SILENT_PEER: "its peer does not answer",
 }
 
 

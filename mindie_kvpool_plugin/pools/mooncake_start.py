@@ -20,7 +20,13 @@ from typing import Any
 from mindie_kvpool_plugin.config.models import MIB, MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
 from mindie_kvpool_plugin.pools.base import Role
-from mindie_kvpool_plugin.pools.mooncake_address import claim_name, master_addresses, probe_master, split_hostname
+from mindie_kvpool_plugin.pools.mooncake_address import (
+    claim_name,
+    listening_ports,
+    master_addresses,
+    probe_master,
+    split_hostname,
+)
 from mindie_kvpool_plugin.pools.mooncake_client import Connection
 from mindie_kvpool_plugin.pools.mooncake_codes import meaning
 from mindie_kvpool_plugin.pools.slice_gate import SliceGate
@@ -126,9 +132,10 @@ def set_environment(options: MooncakeOptions) -> None:
         "MC_STORE_CLIENT_SETUP_RETRIES": "1",
         # 30 s by default
         "MC_RPC_TIMEOUT_MS": str(int(options.rpc_timeout_s * 1000)),
-        # a peer that hangs: 30 s by default
-        "MC_TCP_STATUS_TIMEOUT_SEC": "3",
-        "MC_TCP_PROGRESS_TIMEOUT_SEC": "3",
+        # a peer that hangs: 30 s by default, for every key; a healthy one is never silent that long, and if it were,
+        # a few blocks would be recomputed
+        "MC_TCP_STATUS_TIMEOUT_SEC": "1",
+        "MC_TCP_PROGRESS_TIMEOUT_SEC": "1",
         # INFO by default, dozens of lines per client on standard error
         "MC_LOG_LEVEL": "ERROR",
     }.items():
@@ -145,6 +152,7 @@ def connect(library: Any, options: MooncakeOptions, role: Role, place: str, *, i
     name, holder = claim_name(options, f"{place}.local_hostname", any_port=is_replacement)
     is_worker = role == "worker"
     store = library.MooncakeDistributedStore()
+    others = listening_ports()
     started = time.monotonic()
     try:
         code = store.setup(
@@ -163,7 +171,15 @@ def connect(library: Any, options: MooncakeOptions, role: Role, place: str, *, i
     if code != 0:
         _let_go(holder)
         raise PoolError(_setup_failed(code, time.monotonic() - started, options, place, name))
-    return Connection(store, name, SliceGate(options.max_slices_in_flight), holder)
+    host = name.rpartition(":")[0]
+    ports = listening_ports() - others if _copies_at_home() else ()
+    endpoints = frozenset(f"{host}:{port}" for port in ports)
+    return Connection(store, name, SliceGate(options.max_slices_in_flight), endpoints, holder)
+
+
+def _copies_at_home() -> bool:
+    """Whether Mooncake copies memory between the own segment and the device: over tcp, unless the user forbids it."""
+    return os.environ.get("MC_STORE_MEMCPY", "on").lower() not in ("false", "0", "no", "off")
 
 
 def _let_go(holder: socket.socket | None) -> None:

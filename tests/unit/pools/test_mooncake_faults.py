@@ -12,7 +12,7 @@ import pytest
 
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import PoolError
-from mindie_kvpool_plugin.pools import mooncake
+from mindie_kvpool_plugin.pools import mooncake, mooncake_peers
 from tests.conftest import HOST, Memory, freeze, wait_until
 
 PEER_KEYS = [f"peer/{number}" for number in range(8)]
@@ -129,35 +129,89 @@ def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master
     assert pool.client.replacements == 0
 
 
-def test_get_gives_up_early_when_a_peer_hangs(own_master, open_mooncake, run_child) -> None:
-    """The 3 s of a stopped process are paid once per call, not once per piece."""
-    peer = run_child("peer", own_master.address, str(64 << 20), "8", "7")
+@pytest.mark.parametrize("met_before", [False, True])
+def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, met_before) -> None:
+    """Mooncake waits a second per key of a stopped process, at the first contact for ever; we ask first, and once."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
-    pool, target = open_mooncake(own_master, 0, max_slices_in_flight=6), Memory(8)
-    assert pool.get(PEER_KEYS, target.buffers) == [True] * 8
+    keys = [f"peer/{number}" for number in range(32)]
+    pool, target, own = open_mooncake(own_master), Memory(32), Memory(32).fill(8)
+    own_keys = _put_at_home(pool, own)
+    if met_before:
+        assert pool.get(keys, target.buffers) == [True] * 32
+    time_of_last_contact = time.monotonic()
     freeze(peer.process.pid)
     try:
+        wait_until(lambda: time.monotonic() - time_of_last_contact > mooncake_peers.ANSWERS_FOR_S, 5, "it is doubted")
         started = time.monotonic()
-        assert pool.get(PEER_KEYS, target.buffers) == [False] * 8
+        assert pool.get([*keys[:16], *own_keys[:16]], target.buffers) == [False] * 16 + [True] * 16
+        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 3
+        assert np.array_equal(target.bytes[16:], own.bytes[:16])
+        started = time.monotonic()
+        assert pool.get(keys, target.buffers) == [False] * 32
+        assert time.monotonic() - started < 0.5
+        assert pool.put(["late"], own.buffers.take(slice(0, 1))) == [False], "it might be placed with the peer"
+    finally:
+        peer.signal(signal.SIGCONT)
+    assert pool.exists(["late"]) == [False]
+    wait_until(lambda: pool.put(["later"], own.buffers.take(slice(0, 1))) == [True], 20, "the peer answers again")
+
+
+def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, open_mooncake, run_child) -> None:
+    """Stopped just after it was heard: a second or two for each of the first keys, not for all 32."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
+    peer.hear()
+    keys = [f"peer/{number}" for number in range(32)]
+    pool, target = open_mooncake(own_master, 0, max_slices_in_flight=6), Memory(32)
+    assert pool.get(keys, target.buffers) == [True] * 32
+    freeze(peer.process.pid)
+    try:
+        pool._places._peers.heard(pool._places.of(keys[:1]))
+        started = time.monotonic()
+        assert pool.get(keys, target.buffers) == [False] * 32
         assert 1 < time.monotonic() - started < 8
     finally:
         peer.signal(signal.SIGCONT)
 
 
-def test_get_of_many_keys_from_a_hanging_peer_is_bounded(own_master, open_mooncake, run_child) -> None:
-    """Mooncake waits for each key of a call in turn: few keys per piece, or 32 keys would take a minute and a half."""
-    peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
-    peer.hear()
-    keys = [f"peer/{number}" for number in range(32)]
-    pool, target = open_mooncake(own_master, 0), Memory(32)
-    assert pool.get(keys, target.buffers) == [True] * 32
-    freeze(peer.process.pid)
-    try:
-        started = time.monotonic()
-        assert pool.get(keys, target.buffers) == [False] * 32
-        assert time.monotonic() - started < 15
-    finally:
-        peer.signal(signal.SIGCONT)
+def _put_at_home(pool, memory: Memory) -> list[str]:
+    """Put blocks until as many lie in the pool's own segment: over loopback the master places them anywhere."""
+    found: list[str] = []
+    rows: list[int] = []
+    keys = [f"home/{number}" for number in range(8 * len(memory.bytes))]
+    for number, key in enumerate(keys):
+        block = memory.buffers.take(slice(len(found), len(found) + 1))
+        assert pool.put([key], block) == [True]
+        if pool._places.sort_out([key])[0] == [True]:
+            found.append(key)
+            rows.append(number)
+        if len(found) == len(memory.bytes):
+            return found
+    raise AssertionError(f"{len(found)} of {len(keys)} blocks lie at home")
+
+
+def test_own_segment_is_read_and_written_past_the_gate(own_master, open_mooncake) -> None:
+    """Memory copies fill no queue: two lanes, no turns, every byte right."""
+    pool, source, target = open_mooncake(own_master, max_slices_in_flight=24), Memory(64).fill(3), Memory(64)
+    assert pool.put(["first"], source.buffers.take(slice(0, 1))) == [True], "puts see that they stay at home"
+    before = pool.client._current.gate.peak
+    keys = [f"own/{number}" for number in range(64)]
+    assert pool.put(keys, source.buffers) == [True] * 64
+    assert pool.get(keys, target.buffers) == [True] * 64
+    assert np.array_equal(target.bytes, source.bytes)
+    assert pool.client._current.gate.peak == before == 3
+
+
+@pytest.mark.parametrize("setting", ["0", "off"])
+def test_own_segment_is_a_peer_like_others_when_memory_is_not_copied(setting, own_master, open_mooncake, monkeypatch):
+    """With MC_STORE_MEMCPY off its slices go through sockets, so they pass the gate."""
+    monkeypatch.setenv("MC_STORE_MEMCPY", setting)
+    pool, source, target = open_mooncake(own_master, max_slices_in_flight=24), Memory(64).fill(3), Memory(64)
+    keys = [f"own/{number}" for number in range(64)]
+    assert pool.put(keys, source.buffers) == [True] * 64
+    assert pool.get(keys, target.buffers) == [True] * 64
+    assert np.array_equal(target.bytes, source.bytes)
+    assert pool.client._current.gate.peak == 24
 
 
 def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake) -> None:

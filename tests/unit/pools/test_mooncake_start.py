@@ -95,7 +95,8 @@ def test_probe_tries_every_address_of_a_name(monkeypatch, silent_port) -> None:
         "getaddrinfo",
         lambda *_, **__: closed + real(HOST, silent_port, type=socket.SOCK_STREAM),
     )
-    assert mooncake_address.can_connect(f"two-addresses:{silent_port}")
+    options = MooncakeOptions("host", f"two-addresses:{silent_port}")
+    mooncake_address.probe_master(options, "pool.json.master_server_address")
 
 
 def test_open_tells_when_the_port_is_no_master(tmp_path, master, silent_port) -> None:

@@ -12,6 +12,8 @@ from benchmarks.measure import Row
 from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
+from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
 from tests.conftest import Memory
 
 BLOCKS, RANKS, FIRST = 256, 8, 32
@@ -46,11 +48,14 @@ def rows() -> list[Row]:
         assert all(owner.put(stored.aliases(), Memory(BLOCKS, 1, 16).buffers))
         store, _ = service.raw(pool)
 
-        steady, alternating = (SchedulerLookup(pool, "default", FIRST) for _ in range(2))
+        limited_pool = GuardedPool(pool, "mooncake", BreakerPolicy(lookup_budget_s=0.5), Counters())
+        steady, limited, alternating = (
+            SchedulerLookup(asked, "default", FIRST) for asked in (pool, limited_pool, pool)
+        )
 
         def ask(name: str, lookup: SchedulerLookup, question: Question) -> None:
             """As if for the first time: nothing is remembered."""
-            lookup._recent = RecentAnswers(pool.answer_proof_s, time.monotonic)
+            lookup._recent = RecentAnswers(pool.answer_proof_s, "0_", time.monotonic)
             timed(name, lookup.batch_exist, question.keys())
 
         waiting = SchedulerLookup(pool, "default", FIRST)
@@ -58,9 +63,11 @@ def rows() -> list[Row]:
             for _ in range(IN_A_ROW):
                 timed("raw", store.batch_is_exist, stored.aliases())
                 ask("hits", steady, stored)
+                ask("limited hits", limited, stored)
             for _ in range(IN_A_ROW):
                 timed("raw first", store.batch_is_exist, unknown.aliases(FIRST))
                 ask("miss", steady, unknown)
+                ask("limited miss", limited, unknown)
             ask("alternating hits", alternating, stored)
             ask("alternating miss", alternating, unknown)
             timed("raw all ranks", store.batch_is_exist, stored.keys())
@@ -68,7 +75,13 @@ def rows() -> list[Row]:
     median = {name: statistics.median(values) for name, values in taken.items()}
     return [
         measure.at_most("256 blocks at tp 8, all hit, against 256 keys", median["hits"], median["raw"], 1.3),
+        measure.at_most(
+            "- the same within lookup_budget_s, on a thread of its own", median["limited hits"], median["raw"], 1.3
+        ),
         measure.at_most("first block missing, against 32 keys", median["miss"], median["raw first"], 2),
+        measure.at_most(
+            "- the same within lookup_budget_s, on a thread of its own", median["limited miss"], median["raw first"], 2
+        ),
         measure.at_most("all hit, every other prompt a miss (two calls)", median["alternating hits"], median["raw"], 2),
         measure.at_most("all hit, against asking for all 2,048 keys", median["hits"], median["raw all ranks"], 1.3),
         measure.at_most("a waiting request asked again, against 256 keys", median["waiting"], median["raw"], 1),

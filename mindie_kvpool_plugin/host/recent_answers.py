@@ -1,73 +1,77 @@
 """What the pool answered a moment ago.
 
-Bounded in age and in size: two generations; the younger becomes the older when it is half the allowed age
-old or half full, and the older is dropped when its first answer has the allowed age.  So nothing is kept
-per answer but its name, and nothing is ever searched.  A remembered hit may be gone from the pool, which
-costs a recompute; a remembered miss may have arrived, which costs the hit, so misses are remembered for a
-shorter time.
+One entry per question, found by its last full block: the host's hash of a block is chained over all tokens
+before it, so it and the number of keys name the whole question, and asking again costs the same however
+long the prompt is.  A remembered hit may be gone from the pool, which costs a recompute; a remembered miss
+may have arrived, which costs the hit, so misses are believed for a shorter time.
 
 Scheduler's thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-CAPACITY_BLOCKS = 65_536
+CAPACITY = 8192
 MISS_AGE_S = 0.05
 """A step or two.  Blocks arrive all the time: 0.2 s cost a replayed trace 2 % of its hits."""
 
 
+class _Answer(NamedTuple):
+    asked: int
+    found: int
+    hits_until_s: float
+    miss_until_s: float
+
+
 class RecentAnswers:
-    """Hits and misses by name.
+    """Answers by question.
 
     Attributes:
         age_s: seconds for which a hit is believed; 0: nothing is remembered.
 
     Args:
+        no_block: how a key begins that names no full block.
         clock: seconds, monotonic.
-        capacity_blocks: names it may hold.
+        capacity: questions it may hold; the oldest make room.
     """
 
-    def __init__(self, age_s: float, clock: Callable[[], float], capacity_blocks: int = CAPACITY_BLOCKS) -> None:
+    def __init__(self, age_s: float, no_block: str, clock: Callable[[], float], capacity: int = CAPACITY) -> None:
         self.age_s = age_s
+        self._no_block = no_block
         self._clock = clock
-        self._half_capacity = capacity_blocks // 2
-        self._began_s = self._old_began_s = 0.0
-        self._young: set[str] = set()
-        self._old: set[str] = set()
-        self._misses: dict[str, float] = {}  # name -> until when
+        self._capacity = capacity
+        self._answers: dict[str, _Answer] = {}
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old) + len(self._misses)
+        return len(self._answers)
 
-    def leading(self, names: list[str]) -> tuple[int, bool]:
-        """How many leading names are known to be hits, and whether the next one is known to be a miss."""
-        if self.age_s <= 0:
+    def leading(self, keys: Sequence[str]) -> tuple[int, bool]:
+        """How many leading keys are known to be hits, and whether that is all there is to know."""
+        answer = self._answers.get(self._name(keys))
+        if answer is None or answer.asked != len(keys):
             return 0, False
         now = self._clock()
-        if now - self._began_s > self.age_s / 2:
-            self._turn(now)
-        if now - self._old_began_s > self.age_s:
-            self._old = set()
-        young, old = self._young, self._old
-        for index, name in enumerate(names):
-            if name not in young and name not in old:
-                return index, self._misses.get(name, 0.0) > now
-        return len(names), False
+        if now >= answer.hits_until_s:
+            return 0, False
+        return answer.found, answer.found == answer.asked or now < answer.miss_until_s
 
-    def note(self, hits: list[str], miss: str | None) -> None:
-        """The pool was asked just now."""
-        if self.age_s <= 0:
+    def note(self, keys: Sequence[str], known: int, found: int) -> None:
+        """``found`` leading keys are hits, of which ``known`` were known and not asked for again."""
+        name = self._name(keys)
+        if self.age_s <= 0 or not name:
             return
         now = self._clock()
-        if len(self._young) + len(hits) > self._half_capacity or len(self._misses) >= self._half_capacity:
-            self._turn(now)
-        self._young.update(hits[: self._half_capacity])
-        if miss is not None:
-            self._misses[miss] = now + MISS_AGE_S
+        before = self._answers.pop(name, None)
+        # what was not asked for again is no younger for it
+        hits_until_s = before.hits_until_s if before is not None and known else now + self.age_s
+        if len(self._answers) >= self._capacity:
+            del self._answers[next(iter(self._answers))]
+        self._answers[name] = _Answer(len(keys), found, hits_until_s, now + MISS_AGE_S)
 
-    def _turn(self, now: float) -> None:
-        self._old, self._old_began_s = self._young, self._began_s
-        self._young, self._began_s = set(), now
-        self._misses = {}
+    def _name(self, keys: Sequence[str]) -> str:
+        at = len(keys) - 1
+        while at >= 0 and keys[at].startswith(self._no_block):
+            at -= 1
+        return keys[at] if at >= 0 else ""

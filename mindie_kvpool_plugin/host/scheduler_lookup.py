@@ -60,7 +60,7 @@ class SchedulerLookup:
         self._pool = pool
         self._namespace = namespace
         self._first_blocks = self._first_part = first_blocks
-        self._recent = RecentAnswers(pool.answer_proof_s, clock)
+        self._recent = RecentAnswers(pool.answer_proof_s, f"{NO_HASH}_", clock)
         self._prefixes: dict[str, str] = {}  # by model name; a service has one
         self._log = RateLimited()
 
@@ -81,37 +81,35 @@ class SchedulerLookup:
         self._pool.close()
 
     def _answer(self, keys: Sequence[str]) -> list[bool]:
+        self._recent.age_s = self._pool.answer_proof_s  # not known before the pool is open
+        known, is_final = self._recent.leading(keys)
+        found = known if is_final else self._ask(keys, known)
+        if not is_final:
+            self._recent.note(keys, known, found)
+        return [True] * found + [False] * (len(keys) - found)
+
+    def _ask(self, keys: Sequence[str], found: int) -> int:
+        """How many leading keys are hits, of which ``found`` are known to be."""
         parts = keys[0].split("_", 3) if keys else []
         if len(parts) != 4:
-            return [False] * len(keys)
-        self._recent.age_s = self._pool.answer_proof_s  # not known before the pool is open
+            return 0
         suffix = f"_{parts[2]}_{parts[3]}"
         width = int(parts[2]) if parts[2].isdecimal() else 1
         prefix = self._prefix(parts[3])
         names_of = native.block_names if native is not None and type(keys) is list else block_names_twin
-        num_found, limit = 0, self._first_part
-        while num_found < len(keys):
-            names, ends = names_of(keys, num_found, limit, width, prefix, suffix)
-            hits = self._count_hits(names)
-            if num_found == 0:
+        limit = len(keys) if found else self._first_part
+        while found < len(keys):
+            names, ends = names_of(keys, found, limit, width, prefix, suffix)
+            answers = self._pool.exists(names) if names else []
+            hits = len(names) if all(answers) else answers.index(False)
+            if found == 0:
                 self._learn(hits, len(names))
             if hits:
-                num_found = ends[hits - 1]
+                found = ends[hits - 1]
             if not names or hits < len(names):
                 break
             limit = len(keys)
-        return [True] * num_found + [False] * (len(keys) - num_found)
-
-    def _count_hits(self, names: list[str]) -> int:
-        """How many leading names the pool holds; asks for those it was not asked for recently."""
-        known, is_miss = self._recent.leading(names)
-        if is_miss or known == len(names):
-            return known
-        asked = names[known:]
-        answers = self._pool.exists(asked)
-        hits = len(asked) if all(answers) else answers.index(False)
-        self._recent.note(asked[:hits], asked[hits] if hits < len(asked) else None)
-        return known + hits
+        return found
 
     def _learn(self, hits: int, asked: int) -> None:
         """Prompts come in phases: where first parts hit, ask for more at once and save a call."""

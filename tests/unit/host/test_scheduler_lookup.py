@@ -137,13 +137,24 @@ def test_a_waiting_request_is_asked_for_once(remembering):
     assert len(pool.calls) == calls
 
 
-def test_a_longer_question_asks_only_for_what_is_new(remembering):
-    """A prompt with a known prefix: one call for the rest."""
+def test_a_question_that_ends_like_another_is_another(remembering):
+    """The host asks for what is not on the device, which changes while a request waits."""
     pool, scheduler, _ = remembering
-    scheduler.batch_exist(host_keys([11, 12]))
-    pool.calls.clear()
-    assert all(scheduler.batch_exist(host_keys([11, 12, 13, 14])))
-    assert pool.calls == [["ns/my_model/13", "ns/my_model/14"]]
+    pool.present.discard("ns/my_model/12")
+    assert scheduler.batch_exist(host_keys([13, 14], ranks=1)) == [True, True]
+    assert scheduler.batch_exist(host_keys([12, 13, 14], ranks=1)) == [False, False, False]
+
+
+def test_after_a_miss_only_what_follows_the_hits_is_asked_again(remembering):
+    """A waiting request renews no lease of blocks that were found a moment ago."""
+    pool, scheduler, now = remembering
+    scheduler._first_part = 8
+    question = host_keys([11, 12, 98, 99], ranks=1)
+    assert scheduler.batch_exist(question) == [True, True, False, False]
+    now[0] += 0.06
+    pool.present.add("ns/my_model/98")
+    assert scheduler.batch_exist(question) == [True, True, True, False]
+    assert pool.calls[1:] == [["ns/my_model/98", "ns/my_model/99"]]
 
 
 def test_an_answer_is_forgotten_when_it_is_too_old(remembering):
@@ -181,11 +192,24 @@ def test_a_miss_is_believed_for_a_shorter_time_than_a_hit(remembering):
 
 def test_recent_answers_are_bounded_in_size():
     """However much is asked within the age."""
-    recent = RecentAnswers(1.0, lambda: 5.0, capacity_blocks=100)
-    for turn in range(50):
-        recent.leading([])
-        recent.note([f"{turn}/{number}" for number in range(30)], f"{turn}/miss")
-        assert len(recent) <= 150
+    recent = RecentAnswers(1.0, "0_", lambda: 5.0, capacity=10)
+    questions = [host_keys([turn + 1, turn + 1000]) for turn in range(50)]
+    for question in questions:
+        recent.note(question, 0, 4)
+        assert len(recent) <= 10
+        assert recent.leading(question) == (4, True)
+    assert recent.leading(questions[39]) == (0, False)
+
+
+def test_a_question_is_known_by_its_last_full_block(remembering):
+    """The host asks with hash 0 for the block that is not full; two prompts must not be taken for one."""
+    pool, scheduler, _ = remembering
+    assert scheduler.batch_exist(host_keys([11, 0])) == [True, True, False, False]
+    assert scheduler.batch_exist(host_keys([99, 0])) == [False] * 4
+    calls = len(pool.calls)
+    assert scheduler.batch_exist(host_keys([11, 0])) == [True, True, False, False]
+    assert scheduler.batch_exist(host_keys([0, 0])) == [False] * 4
+    assert len(pool.calls) == calls
 
 
 @pytest.mark.skipif(scheduler_lookup.native is None, reason="built without a compiler")

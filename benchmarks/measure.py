@@ -124,7 +124,7 @@ def main(name: str, rows: Callable[[], list[Row]]) -> None:
     print("| figure | seen | baseline | ratio | target | met |\n| --- | --- | --- | --- | --- | --- |")
     for row in found:
         baseline = "-" if row.baseline is None else f"{row.baseline:.4g} {row.unit}"
-        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        ratio = "-" if row.ratio is None else f"{row.ratio:.3g}"
         met = {None: "-", True: "yes", False: "**no**"}[row.is_met]
         print(f"| {row.figure} | {row.value:.4g} {row.unit} | {baseline} | {ratio} | {row.target} | {met} |")
     if arguments.json:

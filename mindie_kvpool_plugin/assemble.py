@@ -11,6 +11,7 @@ from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
@@ -67,22 +68,16 @@ def build_worker(
     if options.verify_payload:
         pool = CheckedPool(pool, counters)
     pool.register(regions)
-    directory = BlockDirectory(memory.num_blocks)
-    reload = Reload(pool, memory, keys, directory, counters, device_idle, agree)
+    rank = Rank(pool, memory, keys, BlockDirectory(memory.num_blocks), counters, device_idle)
     spill = Spill(
-        pool,
-        memory,
-        keys,
-        directory,
+        rank,
         replica,
-        counters,
-        device_idle,
         running,
         queue_capacity_blocks=options.queue_capacity_blocks if async_write else 0,
         queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
-    return WorkerWalks(reload, spill, directory, pool, counters)
+    return WorkerWalks(Reload(rank, agree), spill, rank.directory, pool, counters)
 
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:

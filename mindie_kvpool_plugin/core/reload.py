@@ -15,13 +15,10 @@ import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import BlockIds, Digests, PoolHit
 from mindie_kvpool_plugin.core import block_keys
-from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
-from mindie_kvpool_plugin.core.block_keys import BlockKeys
-from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.block_directory import Mask
 from mindie_kvpool_plugin.core.pool_calls import answers
+from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.observability.log import RateLimited
-from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.base import PoolBackend
 
 Lengths = npt.NDArray[np.int64]
 
@@ -30,28 +27,12 @@ class Reload:
     """One rank's way back from the pool.  Step thread.
 
     Args:
-        pool, memory, keys, directory: the parts.
-        counters: where it counts.
-        device_idle: waits until earlier batches have left the device; False when they did not in time.
+        rank: what it works on.
         agree: the minimum of each entry over all ranks.
     """
 
-    def __init__(
-        self,
-        pool: PoolBackend,
-        memory: BlockMemory,
-        keys: BlockKeys,
-        directory: BlockDirectory,
-        counters: Counters,
-        device_idle: Callable[[], bool],
-        agree: Callable[[Lengths], Lengths],
-    ) -> None:
-        self._pool = pool
-        self._memory = memory
-        self._keys = keys
-        self._directory = directory
-        self._counters = counters
-        self._device_idle = device_idle
+    def __init__(self, rank: Rank, agree: Callable[[Lengths], Lengths]) -> None:
+        self._rank = rank
         self._agree = agree
         self._log = RateLimited()
 
@@ -74,10 +55,10 @@ class Reload:
             arrived[is_own] = self._fetch([hit for hit in hits if hit.is_own])
         except Exception:  # noqa: BLE001 - the other ranks wait for the agreement
             self._log.warning("loading pool hits failed unexpectedly; they are recomputed", exc_info=True)
-            self._counters.hook_errors += 1
+            self._rank.counters.hook_errors += 1
         agreed: Lengths = np.maximum(self._agree(arrived), computed)
-        self._counters.promised_blocks += num_promised
-        self._counters.recomputed_blocks += int((promised - agreed)[is_own].sum())
+        self._rank.counters.promised_blocks += num_promised
+        self._rank.counters.recomputed_blocks += int((promised - agreed)[is_own].sum())
         return agreed
 
     def give_up(self, num_hits: int) -> None:
@@ -88,15 +69,15 @@ class Reload:
         computed = np.array([hit.computed for hit in hits], dtype=np.int64)
         if not hits:
             return computed
-        if not self._pool.is_available:
-            self._counters.refused_keys += sum(hit.promised - hit.computed for hit in hits)
+        if not self._rank.pool.is_available:
+            self._rank.counters.refused_keys += sum(hit.promised - hit.computed for hit in hits)
             return computed
-        if not self._device_idle():
+        if not self._rank.device_idle():
             self._log.warning(
                 "the batch before did not leave the device in time; %d pool hits are recomputed", len(hits)
             )
             return computed
-        size = self._keys.block_size
+        size = self._rank.keys.block_size
         chains = [block_keys.digests_of(hit.tokens[: hit.promised * size], size, hit.hashed) for hit in hits]
         spans = [slice(hit.computed, hit.promised) for hit in hits]
         block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
@@ -116,7 +97,7 @@ class Reload:
         _, first, inverse = np.unique(block_ids, return_index=True, return_inverse=True)
         meant = (digests == digests[first][inverse]).all(axis=1)
         ids, wanted = block_ids[first], digests[first]
-        held = self._directory.holds(ids, wanted)
+        held = self._rank.directory.holds(ids, wanted)
         missing = np.nonzero(~held)[0]
         if len(missing):
             held[missing] = self._get(ids[missing], wanted[missing])
@@ -124,16 +105,16 @@ class Reload:
         return good
 
     def _get(self, block_ids: BlockIds, digests: Digests) -> Mask:
-        keys = self._keys.data(block_keys.hex_digests(digests))
+        keys = self._rank.keys.data(block_keys.hex_digests(digests))
         arrived = np.zeros(len(keys), dtype=np.bool_)
-        step = self._memory.max_blocks_per_call
+        step = self._rank.memory.max_blocks_per_call
         for at in range(0, len(keys), step):
             ids = block_ids[at : at + step]
-            with self._memory.write(ids) as buffers:
-                arrived[at : at + step] = answers(len(ids), partial(self._pool.get, keys[at : at + step], buffers))
-        self._directory.fill(block_ids[arrived], digests[arrived], self._pool.put_proof_s)
+            with self._rank.memory.write(ids) as buffers:
+                arrived[at : at + step] = answers(len(ids), partial(self._rank.pool.get, keys[at : at + step], buffers))
+        self._rank.directory.fill(block_ids[arrived], digests[arrived], self._rank.pool.put_proof_s)
         num_arrived = int(arrived.sum())
-        self._counters.reloaded_blocks += num_arrived
-        self._counters.reloaded_bytes += num_arrived * self._memory.block_bytes
-        self._counters.failed_get_blocks += len(keys) - num_arrived
+        self._rank.counters.reloaded_blocks += num_arrived
+        self._rank.counters.reloaded_bytes += num_arrived * self._rank.memory.block_bytes
+        self._rank.counters.failed_get_blocks += len(keys) - num_arrived
         return arrived

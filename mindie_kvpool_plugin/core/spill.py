@@ -21,15 +21,12 @@ import numpy as np
 
 from mindie_kvpool_plugin.blocks import BlockIds, Digests, FreedSequence
 from mindie_kvpool_plugin.core import block_keys
-from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Claim, Mask
-from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.block_directory import Claim, Mask
 from mindie_kvpool_plugin.core.fence import Fence
-from mindie_kvpool_plugin.core.memory import BlockMemory
 from mindie_kvpool_plugin.core.pool_calls import answers
+from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.spill_queue import SpillJob, SpillQueue
 from mindie_kvpool_plugin.observability.log import RateLimited
-from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.base import PoolBackend
 
 ALIAS_BYTES = 16
 """Of the block's first segment; the content is irrelevant, the transport only needs some bytes."""
@@ -65,10 +62,8 @@ class Spill:
     """One rank's way out to the pool.
 
     Args:
-        pool, memory, keys, directory: the parts.
+        rank: what it works on.
         replica: which blocks this rank stores.
-        counters: where it counts.
-        device_idle: waits until earlier batches have left the device; False when they did not in time.
         running: what a sequence that is still known to the host would leave behind now, with the mask
             that ``freed`` takes, or None.
         queue_capacity_blocks: blocks that may wait for the spill thread; 0: the step thread stores.
@@ -78,32 +73,22 @@ class Spill:
 
     def __init__(
         self,
-        pool: PoolBackend,
-        memory: BlockMemory,
-        keys: BlockKeys,
-        directory: BlockDirectory,
+        rank: Rank,
         replica: Replica,
-        counters: Counters,
-        device_idle: Callable[[], bool],
         running: Callable[[int], tuple[FreedSequence, Mask] | None],
         queue_capacity_blocks: int,
         queue_capacity_bytes: int,
         fence_timeout_s: float,
     ) -> None:
-        self._pool = pool
-        self._memory = memory
-        self._keys = keys
-        self._directory = directory
+        self._rank = rank
         self._replica = replica
-        self._counters = counters
-        self._device_idle = device_idle
         self._running = running
         self._fence_timeout_s = fence_timeout_s
-        self._fence = Fence(memory.num_blocks)
+        self._fence = Fence(rank.memory.num_blocks)
         self._settled: deque[_Settled] = deque()
         self._log = RateLimited()
         self._queue = (
-            SpillQueue(self._store, memory.bind_thread, queue_capacity_blocks, queue_capacity_bytes)
+            SpillQueue(self._store, rank.memory.bind_thread, queue_capacity_blocks, queue_capacity_bytes)
             if queue_capacity_blocks
             else None
         )
@@ -115,8 +100,8 @@ class Spill:
             sequence: what it leaves behind.
             given: bool [blocks], false where the host replaced the block by another sequence's.
         """
-        self._counters.freed_blocks += len(sequence.block_ids)
-        self._submit(sequence, self._directory.claim(sequence.sequence_id, sequence.block_ids, given))
+        self._rank.counters.freed_blocks += len(sequence.block_ids)
+        self._submit(sequence, self._rank.directory.claim(sequence.sequence_id, sequence.block_ids, given))
 
     def before_write(self, sequence_id: int, block_ids: BlockIds) -> None:
         """A step will write these blocks for ``sequence_id``: save what others left in them, then wait.
@@ -126,7 +111,7 @@ class Spill:
         self._learn()
         if not len(block_ids):
             return
-        writers = self._directory.writers(block_ids)
+        writers = self._rank.directory.writers(block_ids)
         abandoned = (writers >= 0) & (writers != sequence_id)
         if abandoned.any():
             for writer in np.unique(writers[abandoned]).tolist():
@@ -137,10 +122,10 @@ class Spill:
         """Wait until no spill reads the blocks; spills that have not begun are withdrawn after a while."""
         if self._fence.is_open(block_ids):
             return
-        self._counters.fence_waits += 1
+        self._rank.counters.fence_waits += 1
         if not self._fence.wait(block_ids, self._fence_timeout_s) and self._queue is not None:
             withdrawn = self._queue.withdraw(block_ids)
-            self._counters.withdrawn_blocks += withdrawn
+            self._rank.counters.withdrawn_blocks += withdrawn
             self._log.warning(
                 "a step waited %.1f s for spills of blocks it overwrites; gave %d up", self._fence_timeout_s, withdrawn
             )
@@ -150,8 +135,8 @@ class Spill:
     def stop_reading(self) -> None:
         """Give up every spill that has not begun and wait for the others; afterwards nothing reads the device."""
         if self._queue is not None:
-            everything = np.arange(self._memory.num_blocks, dtype=np.int64)
-            self._counters.withdrawn_blocks += self._queue.withdraw(everything)
+            everything = np.arange(self._rank.memory.num_blocks, dtype=np.int64)
+            self._rank.counters.withdrawn_blocks += self._queue.withdraw(everything)
             self._fence.wait(everything, None)
 
     def drain(self, timeout_s: float) -> bool:
@@ -168,7 +153,7 @@ class Spill:
     def check_integrity(self) -> None:
         """Raise AssertionError when directory and fences contradict each other."""
         self._learn()
-        self._directory.check_integrity()
+        self._rank.directory.check_integrity()
         if self._queue is None and self._fence.num_closed():
             raise AssertionError(f"{self._fence.num_closed()} fences are closed though no spill runs")
 
@@ -176,33 +161,33 @@ class Spill:
         """The host gave a block of this sequence away without telling: it was aborted or preempted."""
         found = self._running(writer)
         # the batch that computes these blocks may still be on the device
-        if found is None or not self._device_idle():
+        if found is None or not self._rank.device_idle():
             return
         sequence, given = found
         taken = np.isin(sequence.block_ids, block_ids) & given
         if not taken.any():
             return
-        self._counters.freed_blocks += int(taken.sum())
-        self._submit(sequence, self._directory.claim(writer, sequence.block_ids, taken), only=taken)
+        self._rank.counters.freed_blocks += int(taken.sum())
+        self._submit(sequence, self._rank.directory.claim(writer, sequence.block_ids, taken), only=taken)
 
     def _submit(self, sequence: FreedSequence, claim: Claim, only: Mask | None = None) -> None:
         certain = claim.written | claim.known
         wanted = certain if only is None else certain & only
-        self._counters.unclaimed_blocks += len(certain) - int(certain.sum()) if only is None else 0
+        self._rank.counters.unclaimed_blocks += len(certain) - int(certain.sum()) if only is None else 0
         rows = np.nonzero(wanted)[0]
         if self._replica.count > 1:
             rows = rows[rows % self._replica.count == self._replica.index]
-        if not self._pool.is_available:
-            self._counters.dropped_blocks += len(rows)
+        if not self._rank.pool.is_available:
+            self._rank.counters.dropped_blocks += len(rows)
             return
-        block_bytes = self._memory.block_bytes
+        block_bytes = self._rank.memory.block_bytes
         if self._queue is None:
             self._run_here(SpillJob(sequence, claim, rows, self._fence, block_bytes))
             return
         room = self._queue.room(sequence.tokens.nbytes, block_bytes)
         if len(rows) > room:
             # the head of a chain is what later prompts can use
-            self._counters.dropped_blocks += len(rows) - room
+            self._rank.counters.dropped_blocks += len(rows) - room
             rows = rows[:room]
         if room > 0 and wanted.any():
             self._queue.append(SpillJob(sequence, claim, rows, self._fence, block_bytes))
@@ -216,23 +201,23 @@ class Spill:
 
     def _store(self, job: SpillJob) -> None:
         claim = job.claim
-        digests = block_keys.digests_of(job.sequence.tokens, self._keys.block_size, job.sequence.hashed)
+        digests = block_keys.digests_of(job.sequence.tokens, self._rank.keys.block_size, job.sequence.hashed)
         same = claim.known & (claim.digests == digests).all(axis=1)
         valid = claim.written | same
         stored = np.zeros(len(valid), dtype=np.bool_)
         kept = job.rows[(same & claim.pooled)[job.rows]]
         stored[kept] = True
-        self._counters.kept_blocks += len(kept)
+        self._rank.counters.kept_blocks += len(kept)
         offered = job.rows[(valid & ~stored)[job.rows]]
         job.finish(np.setdiff1d(job.rows, offered, assume_unique=True))
         if len(offered):
             hexes = block_keys.hex_digests(digests)
             hashes = (
-                block_keys.host_hash_chain(job.sequence.tokens, self._keys.block_size)
+                block_keys.host_hash_chain(job.sequence.tokens, self._rank.keys.block_size)
                 if self._replica.writes_alias
                 else []
             )
-            step = self._memory.max_blocks_per_call
+            step = self._rank.memory.max_blocks_per_call
             for at in range(0, len(offered), step):
                 rows = job.start(offered[at : at + step])
                 stored[rows] = self._put(claim.block_ids, rows, hexes, hashes)
@@ -244,24 +229,24 @@ class Spill:
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
         names = [hexes[row] for row in rows.tolist()]
-        groups = self._keys.groups(names)
-        with self._memory.read(block_ids[rows]) as buffers:
-            stored = answers(len(names), partial(self._pool.put, self._keys.data(names), buffers, groups))
+        groups = self._rank.keys.groups(names)
+        with self._rank.memory.read(block_ids[rows]) as buffers:
+            stored = answers(len(names), partial(self._rank.pool.put, self._rank.keys.data(names), buffers, groups))
             if hashes and stored.any():
                 done = np.nonzero(stored)[0].tolist()
-                aliases = self._keys.aliases([hashes[rows[i]] for i in done])
+                aliases = self._rank.keys.aliases([hashes[rows[i]] for i in done])
                 heads = buffers.take(stored).head(ALIAS_BYTES)
-                answers(len(done), partial(self._pool.put, aliases, heads, [groups[i] for i in done]))
+                answers(len(done), partial(self._rank.pool.put, aliases, heads, [groups[i] for i in done]))
         return stored
 
     def _count(self, stored: Mask, written: Mask) -> None:
         num_new = int((stored & written).sum())
-        self._counters.spilled_blocks += num_new
-        self._counters.spilled_bytes += num_new * self._memory.block_bytes
-        self._counters.renewed_blocks += int((stored & ~written).sum())
-        self._counters.failed_put_blocks += len(stored) - int(stored.sum())
+        self._rank.counters.spilled_blocks += num_new
+        self._rank.counters.spilled_bytes += num_new * self._rank.memory.block_bytes
+        self._rank.counters.renewed_blocks += int((stored & ~written).sum())
+        self._rank.counters.failed_put_blocks += len(stored) - int(stored.sum())
 
     def _learn(self) -> None:
         while self._settled:
             done = self._settled.popleft()
-            self._directory.settle(done.claim, done.digests, done.valid, done.stored, self._pool.put_proof_s)
+            self._rank.directory.settle(done.claim, done.digests, done.valid, done.stored, self._rank.pool.put_proof_s)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import Buffers, FreedSequence, PoolHit
+from mindie_kvpool_plugin.core import rank as core_rank
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.reload import Reload
@@ -101,22 +102,16 @@ class Rank:
         self.running = {}
         self.is_idle = True
         idle = device_idle or (lambda: self.is_idle)
+        parts = core_rank.Rank(self.pool, self.memory, self.keys, self.directory, self.counters, idle)
         self.spill = Spill(
-            self.pool,
-            self.memory,
-            self.keys,
-            self.directory,
+            parts,
             replica or Replica(),
-            self.counters,
-            idle,
             self.running.get,
             queue_capacity_blocks=queue,
             fence_timeout_s=fence_timeout_s,
             queue_capacity_bytes=queue_bytes,
         )
-        self.reload = Reload(
-            self.pool, self.memory, self.keys, self.directory, self.counters, idle, agree or (lambda lengths: lengths)
-        )
+        self.reload = Reload(parts, agree or (lambda lengths: lengths))
 
     def compute(self, sequence_id, tokens, block_ids):
         """The device writes a sequence's blocks; the bytes are a function of all tokens before them."""

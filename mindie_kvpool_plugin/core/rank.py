@@ -1,0 +1,33 @@
+"""What both walks of one rank work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mindie_kvpool_plugin.core.block_directory import BlockDirectory
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.base import PoolBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank's share of the service.
+
+    Attributes:
+        pool: where blocks go and come from.
+        memory: the device's blocks.
+        keys: their names in the pool.
+        directory: what they contain.
+        counters: where the walks count.
+        device_idle: waits until earlier batches have left the device; False when they did not in time.
+    """
+
+    pool: PoolBackend
+    memory: BlockMemory
+    keys: BlockKeys
+    directory: BlockDirectory
+    counters: Counters
+    device_idle: Callable[[], bool]

@@ -31,6 +31,11 @@ class BlockMemory(Protocol):
         """Blocks one ``read`` or ``write`` may name."""
         ...
 
+    @property
+    def reads_are_copies(self) -> bool:
+        """Whether the blocks themselves may change as soon as ``read`` has been entered."""
+        ...
+
     def read(self, block_ids: BlockIds) -> AbstractContextManager[Buffers]:
         """The blocks' bytes, valid inside the ``with``."""
         ...

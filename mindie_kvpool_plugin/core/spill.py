@@ -220,17 +220,19 @@ class Spill:
             step = self._rank.memory.max_blocks_per_call
             for at in range(0, len(offered), step):
                 rows = job.start(offered[at : at + step])
-                stored[rows] = self._put(claim.block_ids, rows, hexes, hashes)
+                stored[rows] = self._put(job, rows, hexes, hashes)
                 job.finish(rows)
                 self._count(stored[rows], claim.written[rows])
         self._settled.append(_Settled(claim, digests, valid, stored))
 
-    def _put(self, block_ids: BlockIds, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
+    def _put(self, job: SpillJob, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
         names = [hexes[row] for row in rows.tolist()]
         groups = self._rank.keys.groups(names)
-        with self._rank.memory.read(block_ids[rows]) as buffers:
+        with self._rank.memory.read(job.claim.block_ids[rows]) as buffers:
+            if self._rank.memory.reads_are_copies:
+                job.finish(rows)
             stored = answers(len(names), partial(self._rank.pool.put, self._rank.keys.data(names), buffers, groups))
             if hashes and stored.any():
                 done = np.nonzero(stored)[0].tolist()

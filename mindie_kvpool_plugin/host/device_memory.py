@@ -99,6 +99,11 @@ class DirectMemory:
         """Any number: nothing is copied."""
         return self.num_blocks
 
+    @property
+    def reads_are_copies(self) -> bool:
+        """The pool reads the blocks themselves."""
+        return False
+
     def read(self, block_ids: BlockIds) -> AbstractContextManager[Buffers]:
         """Device addresses."""
         return nullcontext(self.layout.buffers(block_ids))
@@ -148,6 +153,11 @@ class StagedMemory:
     def max_blocks_per_call(self) -> int:
         """Blocks that fit one staging buffer."""
         return self._capacity
+
+    @property
+    def reads_are_copies(self) -> bool:
+        """The pool reads the host's copy."""
+        return True
 
     @contextmanager
     def read(self, block_ids: BlockIds) -> Iterator[Buffers]:

@@ -1,6 +1,6 @@
 """Small real parts for the core's tests: a cache in numpy arrays, a pool that can fail on demand."""
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 
@@ -18,6 +18,8 @@ BLOCK_SIZE = 4
 
 class ArrayMemory:
     """Two segments of 64 and 32 bytes per block."""
+
+    reads_are_copies = False
 
     def __init__(self, num_blocks=16, max_blocks_per_call=None):
         self.num_blocks = num_blocks
@@ -44,6 +46,19 @@ class ArrayMemory:
 
     def bind_thread(self):
         self.bound_threads += 1
+
+
+class StagedArrayMemory(ArrayMemory):
+    """The pool reads copies of the blocks."""
+
+    reads_are_copies = True
+
+    @contextmanager
+    def read(self, block_ids):
+        copies = [segment[block_ids].copy() for segment in self.segments]
+        rows = np.arange(len(block_ids))
+        addresses = np.stack([c.ctypes.data + rows * c.shape[1] for c in copies], axis=1)
+        yield Buffers(addresses, np.array([64, 32], dtype=np.int64))
 
 
 class ScriptedPool(LocalDram):

@@ -9,7 +9,7 @@ from mindie_kvpool_plugin.core import spill as spill_module
 from mindie_kvpool_plugin.core import spill_queue
 from mindie_kvpool_plugin.core.spill import Replica
 
-from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, prompt
+from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, prompt
 
 JOIN_S = 10.0
 
@@ -110,6 +110,30 @@ def test_overwrite_waits_for_the_spill_that_reads_the_block():
     assert order == ["read", "step"]
     assert rank.counters.fence_waits == 1
     assert rank.memory.bound_threads == 1
+    rank.spill.close()
+
+
+def test_overwrite_does_not_wait_for_the_pool_when_blocks_are_copied_first():
+    """With staging a pool that hangs stops no step, and what it stores is what the block held."""
+    reading, go_on = threading.Event(), threading.Event()
+    pool, was_released = ScriptedPool(), []
+    pool.before_put = lambda: (reading.set(), was_released.append(go_on.wait(JOIN_S)))
+    rank = Rank(pool=pool, memory=StagedArrayMemory(), queue=100)
+    tokens = prompt(100, 1)
+    rank.compute(7, tokens, [1])
+    content = rank.memory.content(1)
+    rank.free(7, tokens, [1])
+    assert reading.wait(JOIN_S)
+    rank.spill.before_write(8, np.array([1]))
+    rank.compute(8, prompt(200, 1), [1])
+    go_on.set()
+    assert rank.spill.drain(JOIN_S)
+    assert all(was_released), "the step went on while the pool hung"
+    assert [bytes(pool.value(key)) for key in pool.data_keys()] == [content]
+    rank.spill.check_integrity()
+    rank.free(8, prompt(200, 1), [1])
+    assert rank.spill.drain(JOIN_S)
+    assert len(pool.data_keys()) == 2, "the block is not taken for what it held before"
     rank.spill.close()
 
 

@@ -71,7 +71,8 @@ class MooncakeOptions:
         device_name: RDMA devices, comma separated; empty: Mooncake chooses.
         use_ascend_direct: MindIE's switch; false is refused, Mooncake 0.3.13 has no such path.
         max_slices_in_flight: slices (block x segment) handed to the transport at once, over all threads; a TCP
-            transport that is not configured takes 2016 per peer.
+            transport that is not configured takes 2016 per peer.  Over tcp what is copied from and to the own
+            segment does not count, but each call keeps to it.
         rpc_timeout_s: seconds until a call to a master that does not answer is given up.
     """
 

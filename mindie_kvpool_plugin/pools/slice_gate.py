@@ -1,4 +1,4 @@
-"""How many slices may be in the transport at once, over all threads of a process.
+"""How many slices may be on their way to other processes at once, over all threads of this one.
 
 Mooncake's TCP transport keeps a bounded queue per peer; a process that overruns it, with one call or
 with several threads together, loses that peer for good (``pools.wedge_watch``).  So every transfer

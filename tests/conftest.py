@@ -55,12 +55,20 @@ class Master:
 
     def __init__(self, *flags: str) -> None:
         self.flags = flags
+        self.process: subprocess.Popen[bytes] | None = None
+        self._choose_ports()
+
+    def _choose_ports(self) -> None:
         self.port, self.metrics_port = free_port(), free_port()
         self.address = f"{HOST}:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Master:
-        self.start()
+        try:
+            self.start()
+        except AssertionError:  # a connection of somebody else has taken a port meanwhile
+            self.stop()
+            self._choose_ports()
+            self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,6 +93,8 @@ class Master:
         assert self.process.poll() is None, "mooncake_master ended; is its port taken?"
         connection = http.client.HTTPConnection(HOST, self.metrics_port, timeout=2)
         try:
+            # a master whose RPC port is taken answers here, too, for a second
+            socket.create_connection((HOST, self.port), timeout=2).close()
             connection.request("GET", "/health")
             return bool(json.load(connection.getresponse())["service_ready"])
         except (OSError, http.client.HTTPException, ValueError):

@@ -201,7 +201,11 @@ class MooncakePool(PoolBackend):
         while first < len(rows):
             some = rows[first : first + count]
             first, count = first + count, count * GROWTH
-            at_home, is_lost = (np.array(found) for found in self._places.sort_out([keys[row] for row in some]))
+            found = self._places.sort_out([keys[row] for row in some])
+            if found is None:
+                results[some] = codes.RPC_TIMEOUT
+                return
+            at_home, is_lost = np.array(found[0]), np.array(found[1])
             results[some[is_lost]] = codes.SILENT_PEER
             yield from self._home_parts(some[at_home], buffers)
             yield from self._away_parts(some[~at_home & ~is_lost], buffers)

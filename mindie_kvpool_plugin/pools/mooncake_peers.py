@@ -1,10 +1,10 @@
 """Which peers of a TCP client answer, found out before Mooncake talks to them.
 
 A process that was stopped still accepts connections: the kernel does that for it.  Mooncake's first
-contact with such a peer has no time limit, a later transfer waits a second or two for every key, and the master
-lists its keys until ``client_ttl`` is over.  So a peer of which nothing was heard lately is asked
-first.  The question is empty: connect, send nothing, close our half; whoever reads there hangs up in
-turn, 0.1 ms later on the same machine.
+contact with such a peer has no time limit, a later transfer waits a second or two for every key, and
+the master lists its keys until ``client_ttl`` is over.  So a peer of which nothing was heard lately is
+asked first.  The question is empty: connect, send nothing, close our half; whoever reads there hangs up
+in turn, 0.1 ms later on the same machine.
 
 Called by step and spill threads; all state under ``_lock``, which is not held while peers are waited for.
 """
@@ -91,10 +91,11 @@ class Peers:
         self._known[peer] = _Known(verdict, now if before is None or is_new else before.since_s, now + lasts_s)
         if is_new and verdict != "answers":
             logger.warning(
-                "Mooncake peer %s %s: the blocks it holds are recomputed; it is asked again every %.0f s",
+                "Mooncake peer %s %s: the blocks it holds are recomputed; it is asked again every %.0f s%s",
                 peer,
                 "does not answer" if verdict == "silent" else "is gone",
                 SILENT_FOR_S,
+                f", and for {LISTED_S:.0f} s nothing is stored that could be placed there" * (verdict == "silent"),
             )
         elif is_new and before is not None:
             logger.warning("Mooncake peer %s answers again", peer)

@@ -16,6 +16,7 @@ from mindie_kvpool_plugin.pools.mooncake_client import MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake_peers import Peers
 
 LOOK_S = 1.0  # how often puts look where they went
+SLOW_S = 0.5  # a master that takes longer is dead or hangs: a transfer would ask it again, and wait again
 
 _log = RateLimited()
 
@@ -37,9 +38,12 @@ class Places:
         self._peers = peers
         self._looked_s = 0.0
 
-    def sort_out(self, names: list[str]) -> tuple[list[bool], list[bool]]:
-        """Per name, whether it lies at home, and whether its peer does not answer."""
+    def sort_out(self, names: list[str]) -> tuple[list[bool], list[bool]] | None:
+        """Per name, whether it lies at home, and whether its peer does not answer; None if the master does not."""
+        began = time.monotonic()
         places, home = self.of(names), self._home()
+        if time.monotonic() - began > SLOW_S:
+            return None
         away = {place for place in places if place is not None} - home
         lost = self._peers.not_answering(away) if away and self._peers is not None else frozenset()
         return [place in home for place in places], [place in lost for place in places]

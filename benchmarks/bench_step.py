@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import statistics
 import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -18,6 +22,21 @@ LAYERS, SEGMENTS = 61, 2
 
 def decode(is_async: bool, num_blocks: int = 4096) -> float:
     """Median seconds of the hook for a decode batch in which no block fills up."""
+    with decoding(is_async, num_blocks) as (step, bare):
+        taken = measure.interleaved({"step": step, "bare": bare}, rounds=41, inner=50)
+    return taken["step"] - taken["bare"]
+
+
+def decode_growth(few: int, many: int) -> tuple[float, float]:
+    """The same with few and with many blocks, turn about."""
+    with decoding(False, few) as (small, bare), decoding(False, many) as (large, _):
+        taken = measure.interleaved({"small": small, "large": large, "bare": bare}, rounds=41, inner=50)
+    return taken["small"] - taken["bare"], taken["large"] - taken["bare"]
+
+
+@contextlib.contextmanager
+def decoding(is_async: bool, num_blocks: int) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """A decode step with the hook, and what the bench itself does for it."""
     contexts = parts.Contexts(BATCH + 1, 1024)
     made = parts.plugin(
         parts.NoMovePool(), contexts, parts.cache(1, 2, num_blocks), async_write=True, is_async=is_async
@@ -37,28 +56,52 @@ def decode(is_async: bool, num_blocks: int = 4096) -> float:
     def bare() -> None:
         parts.batch(1000 + np.arange(BATCH), tables)
 
-    taken = measure.interleaved({"step": step, "bare": bare}, rounds=41, inner=50)
+    yield step, bare
     made.close()
-    return taken["step"] - taken["bare"]
 
 
-def finished(pool: parts.NoMovePool, num_blocks: int = 100_000, rounds: int = 600) -> tuple[list[float], list[float]]:
+def finished(pool: parts.NoMovePool, rounds: int = 600) -> tuple[list[float], list[float]]:
     """Seconds the step thread spends when a request of 4,096 tokens ends, wall and CPU, one every few milliseconds."""
+    taken, used = [], []
+    with finishing(pool, 100_000) as finish:
+        for _ in range(rounds):
+            seconds, cpu_seconds = finish()
+            taken.append(seconds)
+            used.append(cpu_seconds)
+            time.sleep(0.002)  # the step
+    return taken, used
+
+
+def finished_growth(few: int, many: int, rounds: int = 600) -> tuple[float, float]:
+    """Median seconds of the same with few and with many blocks, turn about."""
+    taken: dict[int, list[float]] = {few: [], many: []}
+    with finishing(parts.NoMovePool(), few) as small, finishing(parts.NoMovePool(), many) as large:
+        for _ in range(rounds):
+            for count, finish in ((few, small), (many, large)):
+                taken[count].append(finish()[0])
+                time.sleep(0.001)
+    return statistics.median(taken[few]), statistics.median(taken[many])
+
+
+@contextlib.contextmanager
+def finishing(pool: parts.NoMovePool, num_blocks: int) -> Iterator[Callable[[], tuple[float, float]]]:
+    """Start a request of 4,096 tokens, and end it: wall and CPU seconds of its end."""
     tokens, blocks = 4096, 32
     contexts = parts.Contexts(2, tokens + 1)
     made = parts.plugin(pool, contexts, parts.cache(1, 2, num_blocks), async_write=True)
-    taken, used = [], []
-    for number in range(rounds):
+    numbers = itertools.count()
+
+    def finish() -> tuple[float, float]:
+        number = next(numbers)
         ids = (np.arange(blocks + 1) + number * 33) % num_blocks
         parts.prefill(made, number, 1, contexts, ids, tokens + 1)
         names = np.array([number])
         began, began_cpu = time.perf_counter(), time.thread_time()
         made.sequences_finished(names)
-        used.append(time.thread_time() - began_cpu)
-        taken.append(time.perf_counter() - began)
-        time.sleep(0.002)  # the step
+        return time.perf_counter() - began, time.thread_time() - began_cpu
+
+    yield finish
     made.close()
-    return taken, used
 
 
 def stillness(seconds: float, rounds: int = 600) -> list[float]:
@@ -127,10 +170,9 @@ def rows() -> list[Row]:
     other_s = measure.interleaved({"other": lambda: fence.wait(ids, 5.0)}, inner=1000)["other"]
     found.append(measure.below("fence, nothing queued", open_s, 5e-6))
     found.append(measure.below("fence, other blocks are being spilled", other_s, 5e-6))
-    small, large = decode(False, 1_000), decode(False, 1_000_000)
+    small, large = decode_growth(1_000, 1_000_000)
     found.append(measure.at_most("decode step: 1,000,000 blocks against 1,000", large, small, 1.5))
-    few = measure.percentile(finished(parts.NoMovePool(), 1_000)[0], 0.5)
-    many = measure.percentile(finished(parts.NoMovePool(), 1_000_000)[0], 0.5)
+    few, many = finished_growth(1_000, 1_000_000)
     found.append(measure.at_most("finished request: 1,000,000 blocks against 1,000", many, few, 1.5))
     return found
 

@@ -205,10 +205,13 @@ class MooncakePool(PoolBackend):
             if found is None:
                 results[some] = codes.RPC_TIMEOUT
                 return
-            at_home, is_lost = np.array(found[0]), np.array(found[1])
+            at_home, is_lost = np.array(found.at_home), np.array(found.is_lost)
             results[some[is_lost]] = codes.SILENT_PEER
             yield from self._home_parts(some[at_home], buffers)
-            yield from self._away_parts(some[~at_home & ~is_lost], buffers)
+            for part in self._away_parts(some[~at_home & ~is_lost], buffers):
+                yield part
+                if (results[part.rows] >= 0).all():  # not if the other lane still moves it
+                    self._places.heard({found.places[at] for at in np.searchsorted(some, part.rows).tolist()})
 
     def _move(
         self,

@@ -8,8 +8,8 @@ keys at a time, while others are on their way.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.pools.mooncake_client import MooncakeClient
@@ -19,6 +19,14 @@ LOOK_S = 1.0  # how often puts look where they went
 SLOW_S = 0.5  # a master that takes longer is dead or hangs: a transfer would ask it again, and wait again
 
 _log = RateLimited()
+
+
+class Sorted(NamedTuple):
+    """Per name: ``host:port`` of its memory or None, whether that is home, whether nobody answers there."""
+
+    places: list[str | None]
+    at_home: list[bool]
+    is_lost: list[bool]
 
 
 class Places:
@@ -38,15 +46,20 @@ class Places:
         self._peers = peers
         self._looked_s = 0.0
 
-    def sort_out(self, names: list[str]) -> tuple[list[bool], list[bool]] | None:
-        """Per name, whether it lies at home, and whether its peer does not answer; None if the master does not."""
+    def sort_out(self, names: list[str]) -> Sorted | None:
+        """Where each object lies and whether it can be read there; None if the master does not answer."""
         began = time.monotonic()
         places, home = self.of(names), self._home()
         if time.monotonic() - began > SLOW_S:
             return None
         away = {place for place in places if place is not None} - home
         lost = self._peers.not_answering(away) if away and self._peers is not None else frozenset()
-        return [place in home for place in places], [place in lost for place in places]
+        return Sorted(places, [place in home for place in places], [place in lost for place in places])
+
+    def heard(self, peers: Iterable[str | None]) -> None:
+        """Transfers with these worked."""
+        if self._peers is not None:
+            self._peers.heard({peer for peer in peers if peer is not None} - self._home())
 
     def are_safe_for_puts(self) -> bool:
         """Whether no peer is known with which the master may place a block and on which the put would hang."""
@@ -58,10 +71,9 @@ class Places:
         if not names or now - self._looked_s < LOOK_S:
             return
         self._looked_s = now
-        places, home = {place for place in self.of(names) if place is not None}, self._home()
-        if self._peers is not None:
-            self._peers.heard(places - home)
-        self.stays_home = bool(places) and places <= home
+        places = set(self.of(names))
+        self.heard(places)
+        self.stays_home = places <= self._home()
 
     def answers(self, peer: str) -> bool:
         """Whether somebody alive is at a place."""

@@ -164,6 +164,20 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
     wait_until(lambda: pool.put(["later"], own.buffers.take(slice(0, 1))) == [True], 20, "the peer answers again")
 
 
+def test_peer_whose_blocks_arrive_is_not_asked_again(own_master, open_mooncake, run_child, monkeypatch) -> None:
+    """A busy service asks nobody: what arrived is answer enough, however long it goes on."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "8", "7")
+    peer.hear()
+    asked: list[set[str]] = []
+    ask = mooncake_peers.ask
+    monkeypatch.setattr(mooncake_peers, "ask", lambda peers, *more: (asked.append(set(peers)), ask(peers, *more))[1])
+    pool, target = open_mooncake(own_master, 0), Memory(8)
+    began = time.monotonic()
+    while time.monotonic() - began < 3 * mooncake_peers.ANSWERS_FOR_S:
+        assert pool.get(PEER_KEYS, target.buffers) == [True] * 8
+    assert len(asked) == 1
+
+
 def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, open_mooncake, run_child) -> None:
     """Stopped just after it was heard: a second or two for each of the first keys, not for all 32."""
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
@@ -173,7 +187,7 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
     assert pool.get(keys, target.buffers) == [True] * 32
     freeze(peer.process.pid)
     try:
-        pool._places._peers.heard(pool._places.of(keys[:1]))
+        pool._places.heard(pool._places.of(keys[:1]))
         started = time.monotonic()
         assert pool.get(keys, target.buffers) == [False] * 32
         assert 1 < time.monotonic() - started < 8
@@ -189,7 +203,7 @@ def _put_at_home(pool, memory: Memory) -> list[str]:
     for number, key in enumerate(keys):
         block = memory.buffers.take(slice(len(found), len(found) + 1))
         assert pool.put([key], block) == [True]
-        if pool._places.sort_out([key])[0] == [True]:
+        if pool._places.sort_out([key]).at_home == [True]:
             found.append(key)
             rows.append(number)
         if len(found) == len(memory.bytes):

@@ -78,15 +78,20 @@ class Reload:
             )
             return computed
         size = self._rank.keys.block_size
-        chains = [block_keys.digests_of(hit.tokens[: hit.promised * size], size, hit.hashed) for hit in hits]
-        spans = [slice(hit.computed, hit.promised) for hit in hits]
+        # a scheduler that promises more than the prompt's full blocks is believed as far as they go
+        ends = [min(hit.promised, len(hit.tokens) // size) for hit in hits]
+        chains = [
+            block_keys.digests_of(hit.tokens[: end * size], size, hit.hashed)
+            for hit, end in zip(hits, ends, strict=True)
+        ]
+        spans = [slice(hit.computed, max(hit.computed, end)) for hit, end in zip(hits, ends, strict=True)]
         block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
         digests = np.concatenate([chain[span] for chain, span in zip(chains, spans, strict=True)])
         good = self._fill(block_ids, digests)
         lengths = []
         at = 0
-        for hit in hits:
-            own = good[at : at + hit.promised - hit.computed]
+        for hit, span in zip(hits, spans, strict=True):
+            own = good[at : at + span.stop - span.start]
             at += len(own)
             lengths.append(hit.computed + (len(own) if own.all() else int(own.argmin())))
         return np.array(lengths, dtype=np.int64)

@@ -1,8 +1,8 @@
 """What the pool answered a moment ago.
 
 One entry per question, found by its last full block: the host's hash of a block is chained over all tokens
-before it, so it and the number of keys name the whole question, and asking again costs the same however
-long the prompt is.  A remembered hit may be gone from the pool, which costs a recompute; a remembered miss
+before it, so it and the number of keys up to it name all blocks asked for, and asking again costs the same
+however long the prompt is.  A remembered hit may be gone from the pool, which costs a recompute; a remembered miss
 may have arrived, which costs the hit, so misses are believed for a shorter time.
 
 Scheduler's thread only.
@@ -19,6 +19,7 @@ MISS_AGE_S = 0.05
 
 
 class _Answer(NamedTuple):
+    full: int
     asked: int
     found: int
     hits_until_s: float
@@ -49,8 +50,9 @@ class RecentAnswers:
 
     def leading(self, keys: Sequence[str]) -> tuple[int, bool]:
         """How many leading keys are known to be hits, and whether that is all there is to know."""
-        answer = self._answers.get(self._name(keys))
-        if answer is None or answer.asked != len(keys):
+        full = self._full(keys)
+        answer = self._answers.get(keys[full - 1]) if full else None
+        if answer is None or answer.full != full or answer.asked != len(keys):
             return 0, False
         now = self._clock()
         if now >= answer.hits_until_s:
@@ -59,19 +61,20 @@ class RecentAnswers:
 
     def note(self, keys: Sequence[str], known: int, found: int) -> None:
         """``found`` leading keys are hits, of which ``known`` were known and not asked for again."""
-        name = self._name(keys)
-        if self.age_s <= 0 or not name:
+        full = self._full(keys)
+        if self.age_s <= 0 or not full:
             return
         now = self._clock()
-        before = self._answers.pop(name, None)
+        before = self._answers.pop(keys[full - 1], None)
         # what was not asked for again is no younger for it
         hits_until_s = before.hits_until_s if before is not None and known else now + self.age_s
         if len(self._answers) >= self._capacity:
             del self._answers[next(iter(self._answers))]
-        self._answers[name] = _Answer(len(keys), found, hits_until_s, now + MISS_AGE_S)
+        self._answers[keys[full - 1]] = _Answer(full, len(keys), found, hits_until_s, now + MISS_AGE_S)
 
-    def _name(self, keys: Sequence[str]) -> str:
-        at = len(keys) - 1
-        while at >= 0 and keys[at].startswith(self._no_block):
-            at -= 1
-        return keys[at] if at >= 0 else ""
+    def _full(self, keys: Sequence[str]) -> int:
+        """How many leading keys there are up to the last one that names a full block."""
+        full = len(keys)
+        while full and keys[full - 1].startswith(self._no_block):
+            full -= 1
+        return full

@@ -64,12 +64,17 @@ class CallThread:
         self._thread: threading.Thread | None = None
 
     def start(self, run: Callable[[], Answer]) -> Job[Answer]:
-        """Hand a call in."""
+        """Hand a call in.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
         job = Job(run)
         with self._turn:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
             self._jobs.put(job)  # type: ignore[arg-type]
         return job
 

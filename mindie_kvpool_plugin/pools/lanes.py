@@ -27,10 +27,12 @@ class Part:
     Attributes:
         rows: their places in the call.
         goes_alone: not beside another part that goes alone.
+        peers: with whom they lie, ``host:port``, where that is known.
     """
 
     rows: Rows
     goes_alone: bool
+    peers: frozenset[str] = frozenset()
 
 
 class Lanes:
@@ -39,8 +41,12 @@ class Lanes:
     def __init__(self, name: str) -> None:
         self._second = CallThread(name)
 
-    def run(self, parts: Iterator[Part], move: Callable[[Part], bool], *, both: bool) -> None:
-        """Move every part; no new one is begun after one for which ``move`` returned False or raised."""
+    def run(self, parts: Iterator[Part], move: Callable[[Part], bool], *, both: bool) -> bool:
+        """Move every part; no new one is begun after one for which ``move`` returned False or raised.
+
+        Returns:
+            Whether every part was moved.
+        """
         turn, alone = threading.Lock(), threading.Lock()
         stopped = False
 
@@ -60,12 +66,16 @@ class Lanes:
                     finally:
                         stopped = stopped or not goes_on
 
-        second = self._second.start(work) if both else None
+        second = None
+        if both:
+            with contextlib.suppress(RuntimeError):  # no more threads: one lane does it, too
+                second = self._second.start(work)
         try:
             work()
         finally:
             if second is not None and not second.take_back():
                 second.wait()
+        return not stopped
 
     def close(self) -> None:
         """End the helper thread."""

@@ -140,7 +140,7 @@ class MooncakePool(PoolBackend):
             results[rows] = codes.GIVEN_UP
             is_home = self._places.stays_home
             parts = self._home_parts(rows, buffers) if is_home else self._away_parts(rows, buffers)
-            self._move(
+            is_done = self._move(
                 "put",
                 iter(parts),
                 keys,
@@ -150,10 +150,10 @@ class MooncakePool(PoolBackend):
                 both=is_home and len(parts) > 1,
             )
             rows = np.flatnonzero(results == codes.NO_SPACE)
-            if len(rows) == 0:
+            if len(rows) == 0 or not is_done:
                 break
         if self._is_tcp:
-            self._places.note_puts([keys[row] for row in np.flatnonzero(results == 0)[-FIRST_KEYS:]])
+            self._places.note_puts([keys[row] for row in np.flatnonzero(results == 0).tolist()])
         found: list[int] = results.tolist()
         if not results.any():
             return Answers([True] * len(found))
@@ -188,12 +188,16 @@ class MooncakePool(PoolBackend):
 
         They pass no gate, since they fill no queue; a put that goes elsewhere after all adds two calls to it.
         """
-        return [Part(part, goes_alone=False) for part in _chunks(rows, self._max_slices // max(1, len(buffers.sizes)))]
+        return [Part(part, goes_alone=False) for part in self._chunks(rows, buffers)]
 
     def _away_parts(self, rows: Rows, buffers: Buffers) -> list[Part]:
         """Parts for other processes: one at a time, two are slower (measured: a fifth)."""
-        step = min(self._max_slices // max(1, len(buffers.sizes)), PIECE_BYTES // max(1, buffers.block_bytes))
-        return [Part(part, goes_alone=True) for part in _chunks(rows, step)]
+        return [Part(part, goes_alone=True) for part in self._chunks(rows, buffers)]
+
+    def _chunks(self, rows: Rows, buffers: Buffers) -> list[Rows]:
+        slices = self._max_slices // max(1, len(buffers.sizes))
+        step = max(1, min(slices, PIECE_BYTES // max(1, buffers.block_bytes)))
+        return [rows[at : at + step] for at in range(0, len(rows), step)]
 
     def _found_parts(self, rows: Rows, keys: Sequence[str], buffers: Buffers, results: Codes) -> Iterator[Part]:
         """Parts of a get, found out as they are taken: few at first, then more at a time."""
@@ -207,11 +211,12 @@ class MooncakePool(PoolBackend):
                 return
             at_home, is_lost = np.array(found.at_home), np.array(found.is_lost)
             results[some[is_lost]] = codes.SILENT_PEER
+            if is_lost.any():
+                count = len(rows)  # one more question about all the others, not one for every few of them
             yield from self._home_parts(some[at_home], buffers)
             for part in self._away_parts(some[~at_home & ~is_lost], buffers):
-                yield part
-                if (results[part.rows] >= 0).all():  # not if the other lane still moves it
-                    self._places.heard({found.places[at] for at in np.searchsorted(some, part.rows).tolist()})
+                places = {found.places[at] for at in np.searchsorted(some, part.rows).tolist()}
+                yield Part(part.rows, goes_alone=True, peers=frozenset(place for place in places if place))
 
     def _move(
         self,
@@ -223,17 +228,20 @@ class MooncakePool(PoolBackend):
         transfer: Transfer,
         *,
         both: bool,
-    ) -> None:
-        """Move blocks in pieces that fit the gate, and note each one's code in ``results``."""
+    ) -> bool:
+        """Move blocks in pieces that fit the gate, and note each one's code in ``results``; whether all were tried."""
         sizes = buffers.sizes.tolist()
 
         def move(part: Part) -> bool:
             names = [keys[row] for row in part.rows]
             piece = Piece(part.rows, names, buffers.addresses[part.rows].tolist(), [sizes] * len(names))
             call = partial(_through_gate, transfer, piece) if part.goes_alone else partial(transfer, piece)
-            return self._move_piece(what, piece, results, call)
+            goes_on = self._move_piece(what, piece, results, call)
+            if part.peers and (results[part.rows] >= 0).all():
+                self._places.heard(part.peers)
+            return goes_on
 
-        self._lanes[what].run(parts, move, both=both)
+        return self._lanes[what].run(parts, move, both=both)
 
     def _move_piece(
         self, what: Literal["put", "get"], piece: Piece, results: Codes, call: Callable[[Connection], list[int]]
@@ -291,17 +299,13 @@ class MooncakePool(PoolBackend):
         for peer in self.watch.observe(worked):
             if peer == UNKNOWN_PEER or self._places.answers(peer):
                 self.watch.forget()
-                self.client.replace(f"every transfer to {peer or 'the pool'} fails, though it accepts connections")
+                self.client.replace(f"every transfer to {peer or 'the pool'} fails, though it answers")
 
 
 def _through_gate(transfer: Transfer, piece: Piece, connection: Connection) -> list[int]:
     slices = sum(len(addresses) for addresses in piece.addresses)
     with connection.gate.passing(slices, GATE_TIMEOUT_S) as is_granted:
         return transfer(piece, connection) if is_granted else [codes.NO_TURN] * len(piece.names)
-
-
-def _chunks(rows: Rows, step: int) -> list[Rows]:
-    return [rows[at : at + max(1, step)] for at in range(0, len(rows), max(1, step))]
 
 
 def _rounds_of_distinct(keys: Sequence[str]) -> list[Rows]:

@@ -12,19 +12,20 @@ Called by step and spill threads; all state under ``_lock``, which is not held w
 from __future__ import annotations
 
 import contextlib
+import functools
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.pools.mooncake_address import look_up, split_hostname
 
-ANSWER_TIMEOUT_S = 1.0  # for all peers of one question together
+ANSWER_TIMEOUT_S = 0.8  # for all peers of one question together; a get may ask twice
 ANSWERS_FOR_S = 0.5  # believed to be well this long after it was heard
 SILENT_FOR_S = 5.0  # not asked again for this long; its keys are answered "no" meanwhile
 LISTED_S = 15.0  # above mooncake_master's client_ttl (10 s): afterwards nothing is placed there, and it is forgotten
@@ -54,7 +55,9 @@ class Peers:
                 self._note(peer, "answers")
 
     def not_answering(self, peers: Iterable[str]) -> set[str]:
-        """Those of the peers that are silent or gone; asks where it is not known, ``ANSWER_TIMEOUT_S`` at most.
+        """Those of the peers that are silent, gone or could not be asked; asks where it is not known.
+
+        That takes ``ANSWER_TIMEOUT_S`` at most, and the first time the look-up of names.
 
         Args:
             peers: ``host:port`` as the pool's replica descriptors give it.
@@ -64,12 +67,13 @@ class Peers:
         with self._lock:
             unsure = [peer for peer in wanted if peer not in self._known or now >= self._known[peer].until_s]
         found: dict[str, Verdict] = {}
-        with contextlib.suppress(OSError):  # out of file descriptors: the transfer itself finds out
+        # out of file descriptors or threads: who is known is believed, nobody is met for the first time
+        with contextlib.suppress(OSError, RuntimeError):
             found = ask(unsure, ANSWER_TIMEOUT_S) if unsure else {}
         with self._lock:
             for peer, verdict in found.items():
                 self._note(peer, verdict)
-            return {peer for peer in wanted if peer in self._known and self._known[peer].verdict != "answers"}
+            return {peer for peer in wanted if peer not in self._known or self._known[peer].verdict != "answers"}
 
     def any_is_silent(self) -> bool:
         """Whether the master may still place blocks with a known peer on which a transfer would hang."""
@@ -102,8 +106,11 @@ class Peers:
 
 
 def ask(peers: Iterable[str], timeout_s: float) -> dict[str, Verdict]:
-    """Ask all of them at once."""
-    deadline = time.monotonic() + timeout_s
+    """Ask all of them at once.
+
+    Raises:
+        OSError, RuntimeError: this process has no file descriptor or thread left.
+    """
     found: dict[str, Verdict] = {}
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as sockets:
         for peer in peers:
@@ -112,8 +119,12 @@ def ask(peers: Iterable[str], timeout_s: float) -> dict[str, Verdict]:
             if connection is not None:
                 sockets.enter_context(connection)
                 selector.register(connection, selectors.EVENT_WRITE, (peer, connection))
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, events in selector.select(left):
+        deadline = time.monotonic() + timeout_s
+        is_last = False  # whoever has answered by then is heard, however late this thread came to look
+        while selector.get_map() and not is_last:
+            left = deadline - time.monotonic()
+            is_last = left <= 0
+            for key, events in selector.select(max(0.0, left)):
                 peer, connection = key.data
                 if events & selectors.EVENT_WRITE and _hang_up(connection):
                     selector.modify(connection, selectors.EVENT_READ, key.data)
@@ -126,13 +137,18 @@ def ask(peers: Iterable[str], timeout_s: float) -> dict[str, Verdict]:
 def _begin(peer: str) -> socket.socket | None:
     """A connection on its way, or None if there can be none."""
     try:
-        family, kind, protocol, _, address = look_up(*split_hostname(peer, "peer"))[0]
-        connection = socket.socket(family, kind, protocol)
+        family, kind, protocol, _, address = _address_of(peer)
     except (OSError, ConfigError):
         return None
+    connection = socket.socket(family, kind, protocol)
     connection.setblocking(False)
     connection.connect_ex(address)
     return connection
+
+
+@functools.lru_cache(maxsize=4096)
+def _address_of(peer: str) -> Any:
+    return look_up(*split_hostname(peer, "peer"))[0]
 
 
 def _hang_up(connection: socket.socket) -> bool:

@@ -16,6 +16,7 @@ from mindie_kvpool_plugin.pools.mooncake_client import MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake_peers import Peers
 
 LOOK_S = 1.0  # how often puts look where they went
+LOOK_AT = 16  # of a put's blocks
 SLOW_S = 0.5  # a master that takes longer is dead or hangs: a transfer would ask it again, and wait again
 
 _log = RateLimited()
@@ -34,7 +35,7 @@ class Places:
 
     Args:
         client: lends the connection.
-        peers: who answers; None where places are no addresses (a metadata service), then all count as answering.
+        peers: who answers; None where nobody listens at the places (with a metadata service): all are tried then.
 
     Attributes:
         stays_home: whether puts were last seen to go to the own segment.
@@ -66,18 +67,18 @@ class Places:
         return self._peers is None or not self._peers.any_is_silent()
 
     def note_puts(self, names: list[str]) -> None:
-        """Now and then, look where these went."""
+        """Now and then, look where some of these went."""
         now = time.monotonic()
         if not names or now - self._looked_s < LOOK_S:
             return
         self._looked_s = now
-        places = set(self.of(names))
+        places = set(self.of(names[:: 1 + len(names) // LOOK_AT]))
         self.heard(places)
         self.stays_home = places <= self._home()
 
     def answers(self, peer: str) -> bool:
-        """Whether somebody alive is at a place."""
-        return self._peers is None or not self._peers.not_answering([peer])
+        """Whether somebody alive is known to be at a place."""
+        return self._peers is not None and not self._peers.not_answering([peer])
 
     def of(self, names: list[str]) -> list[str | None]:
         """``host:port`` of each object's memory; None if the pool does not say."""

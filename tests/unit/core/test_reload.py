@@ -43,6 +43,18 @@ def test_load_shortens_the_hit_at_the_first_block_that_did_not_arrive(lost):
     assert rank.counters.recomputed_blocks == 4 - lost
 
 
+def test_load_believes_a_promise_as_far_as_the_prompt_goes():
+    """More blocks promised than the prompt fills: its own are loaded, and so are the other prompt's."""
+    pool, tokens, other = ScriptedPool(), prompt(100, 2), prompt(200, 2)
+    spilled(pool, tokens, 2)
+    spilled(pool, other, 2)
+    rank = Rank(pool=pool)
+    hits = [rank.hit(tokens, [4, 5, 6], computed=0, promised=3), rank.hit(other, [7, 8], computed=0, promised=2)]
+    assert rank.reload.load(hits).tolist() == [2, 2]
+    assert all(rank.is_right(tokens, [4, 5], index) for index in (0, 1))
+    assert rank.counters.hook_errors == 0
+
+
 def test_load_uses_no_more_than_the_other_ranks_have():
     """Another rank got one block less, so nobody uses it."""
     pool, tokens = ScriptedPool(), prompt(100, 3)

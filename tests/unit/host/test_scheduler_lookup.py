@@ -145,6 +145,17 @@ def test_a_question_that_ends_like_another_is_another(remembering):
     assert scheduler.batch_exist(host_keys([12, 13, 14], ranks=1)) == [False, False, False]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_questions_with_one_last_block_and_one_length_are_two(remembering, order):
+    """One begins a block earlier, the other has a block that is not full behind it."""
+    pool, scheduler, _ = remembering
+    pool.present = {"ns/my_model/13"}
+    questions = [(host_keys([12, 13], ranks=1), [False, False]), (host_keys([13, 0], ranks=1), [True, False])]
+    for index in order:
+        question, answer = questions[index]
+        assert scheduler.batch_exist(question) == answer
+
+
 def test_after_a_miss_only_what_follows_the_hits_is_asked_again(remembering):
     """A waiting request renews no lease of blocks that were found a moment ago."""
     pool, scheduler, now = remembering

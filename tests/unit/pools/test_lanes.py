@@ -35,7 +35,7 @@ def test_every_part_moves_once(lanes, both, num_threads) -> None:
         moved.append(int(part.rows[0]))
         return True
 
-    lanes.run(iter(_parts(50)), move, both=both)
+    assert lanes.run(iter(_parts(50)), move, both=both)
     assert sorted(moved) == list(range(50))
     assert len(threads) == num_threads
 
@@ -43,13 +43,17 @@ def test_every_part_moves_once(lanes, both, num_threads) -> None:
 def test_parts_that_go_alone_never_meet(lanes) -> None:
     """The other lane prepares its part, and waits."""
     inside = threading.Lock()
+    threads: set[int] = set()
 
     def move(part: Part) -> bool:
+        threads.add(threading.get_ident())
         assert inside.acquire(blocking=False), "two at once"
+        threading.Event().wait(0.001)  # long enough for the other lane to come
         inside.release()
         return True
 
-    lanes.run(iter(_parts(500, goes_alone=True)), move, both=True)
+    lanes.run(iter(_parts(100, goes_alone=True)), move, both=True)
+    assert len(threads) == 2
 
 
 def test_nothing_is_begun_after_a_part_that_stops_the_call(lanes) -> None:
@@ -62,8 +66,23 @@ def test_nothing_is_begun_after_a_part_that_stops_the_call(lanes) -> None:
         moved.append(int(part.rows[0]))
         return False
 
-    lanes.run(iter(_parts(50)), move, both=True)
+    assert not lanes.run(iter(_parts(50)), move, both=True)
     assert sorted(moved) == [0, 1]
+
+
+def test_one_lane_does_it_when_no_thread_can_be_started(lanes, monkeypatch) -> None:
+    """At the process's limit of threads the call takes longer, and that is all."""
+    monkeypatch.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("can't start")))
+    moved: list[int] = []
+    assert lanes.run(iter(_parts(20)), lambda part: moved.append(int(part.rows[0])) is None, both=True)
+    assert moved == list(range(20))
+    monkeypatch.undo()
+    threads: set[str] = set()
+    meet = threading.Barrier(2)
+    lanes.run(
+        iter(_parts(2)), lambda _: (threads.add(threading.current_thread().name), meet.wait(10))[1] >= 0, both=True
+    )
+    assert "test-lane" in threads, "later it can"
 
 
 def test_busy_helper_is_not_waited_for(lanes) -> None:

@@ -46,6 +46,38 @@ def peers() -> Iterator[list[Peer]]:
         peer.listener.close()
 
 
+def test_slow_look_up_of_one_name_does_not_make_the_others_silent(peers, monkeypatch) -> None:
+    """What names take does not count against the time to answer, and is paid once."""
+    real = mooncake_peers.look_up
+    looked_up: list[str] = []
+
+    def slow(host: str, port: int):
+        looked_up.append(host)
+        if host == "slow.example":
+            time.sleep(0.5)
+            return real(HOST, peers[1].listener.getsockname()[1])
+        return real(host, port)
+
+    monkeypatch.setattr(mooncake_peers, "look_up", slow)
+    assert ask([peers[0].address, "slow.example:1"], 0.3) == dict.fromkeys(
+        [peers[0].address, "slow.example:1"], "answers"
+    )
+    assert ask(["slow.example:1"], 0.3) == {"slow.example:1": "answers"}
+    assert looked_up.count("slow.example") == 1
+
+
+def test_nobody_is_met_for_the_first_time_without_being_asked(peers, monkeypatch) -> None:
+    """Out of file descriptors: who is known is believed, a stranger is not."""
+    known = Peers()
+    known.heard([peers[0].address])
+    monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 0.0)
+    known.heard([peers[0].address])
+    monkeypatch.setattr(
+        mooncake_peers.socket, "socket", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files"))
+    )
+    assert known.not_answering([peers[0].address, peers[1].address]) == {peers[1].address}
+
+
 @pytest.fixture
 def short(monkeypatch) -> None:
     monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", 0.1)
@@ -61,7 +93,7 @@ def test_all_are_asked_at_once_and_told_apart(peers) -> None:
     gone = [f"{HOST}:{free_port()}", "no-such-host.invalid:1", "no address"]
     began = time.monotonic()
     found = ask([peers[0].address, peers[1].address, *names, *gone], 0.3)
-    assert 0.3 <= time.monotonic() - began < 4, "the name that does not resolve may take 3 s"
+    assert 0.3 <= time.monotonic() - began < 4, "the look-up of a name may take 3 s"
     assert found == {peers[0].address: "answers", peers[1].address: "silent"} | dict.fromkeys(
         names, "silent"
     ) | dict.fromkeys(gone, "gone")

@@ -10,7 +10,7 @@ import pytest
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import PoolError
-from mindie_kvpool_plugin.pools import mooncake, mooncake_client
+from mindie_kvpool_plugin.pools import mooncake, mooncake_client, mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool
 from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient
 from mindie_kvpool_plugin.pools.slice_gate import SliceGate
@@ -87,6 +87,39 @@ def test_put_retries_only_the_keys_without_space_and_then_drops_them() -> None:
     store = ScriptedStore([0, -200, -600, -200], [0, -200], [-200], [-200], AssertionError("too many"))
     assert _pool(store).put(list("abcd"), Memory(4).buffers) == [True, True, False, False]
     assert [call[0] for call in store.calls] == [list("abcd"), ["b", "d"], ["d"], ["d"]]
+
+
+def test_put_does_not_come_back_for_space_after_the_master_is_gone() -> None:
+    """One block found no space, then the master died: asking again would wait for it again."""
+    store = ScriptedStore([-200, 0], [-900, -900], AssertionError("asked again"))
+    assert _pool(store, limit=6).put(list("abcd"), Memory(4).buffers) == [False, True, False, False]
+    assert len(store.calls) == 2
+
+
+def test_many_silent_peers_are_asked_about_twice_at_most(monkeypatch) -> None:
+    """However many they are and however late a call meets them: each question takes its time limit."""
+    asked: list[list[str]] = []
+
+    def ask(peers, timeout_s):
+        asked.append(sorted(peers))
+        return dict.fromkeys(peers, "silent")
+
+    monkeypatch.setattr(mooncake_peers, "ask", ask)
+    store = ScriptedStore(AssertionError("a silent peer was read from"))
+
+    def descriptors(keys: list[str]) -> dict[str, object]:
+        found = {}
+        for key in keys:
+            place = SimpleNamespace(transport_endpoint=f"127.0.0.1:{9000 + int(key) // 20}")
+            memory = SimpleNamespace(buffer_descriptor=place)
+            found[key] = [SimpleNamespace(is_memory_replica=lambda: True, get_memory_descriptor=lambda m=memory: m)]
+        return found
+
+    monkeypatch.setattr(store, "batch_get_replica_desc", descriptors, raising=False)
+    keys = [str(number) for number in range(200)]
+    assert _pool(store).get(keys, Memory(200).buffers) == [False] * 200
+    assert [len(peers) for peers in asked] == [1, 9]
+    assert store.calls == []
 
 
 def test_put_sends_groups_and_the_own_segment_with_each_piece() -> None:

@@ -214,9 +214,9 @@ class MooncakePool(PoolBackend):
             if is_lost.any():
                 count = len(rows)  # one more question about all the others, not one for every few of them
             yield from self._home_parts(some[at_home], buffers)
-            for part in self._away_parts(some[~at_home & ~is_lost], buffers):
-                places = {found.places[at] for at in np.searchsorted(some, part.rows).tolist()}
-                yield Part(part.rows, goes_alone=True, peers=frozenset(place for place in places if place))
+            for part in self._chunks(some[~at_home & ~is_lost], buffers):
+                places = (found.places[at] for at in np.searchsorted(some, part).tolist())
+                yield Part(part, goes_alone=True, peers=frozenset(filter(None, places)))
 
     def _move(
         self,

@@ -10,6 +10,7 @@ from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.memory import BlockMemory
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
@@ -29,6 +30,7 @@ class WorkerWalks:
     Attributes:
         reload, spill: the walks.
         directory: what the rank's blocks contain.
+        gate: what every copy from and to the device passes.
         pool: the opened backend.
         counters: the rank's counts.
     """
@@ -36,6 +38,7 @@ class WorkerWalks:
     reload: Reload
     spill: Spill
     directory: BlockDirectory
+    gate: DeviceGate
     pool: PoolBackend
     counters: Counters
 
@@ -77,7 +80,7 @@ def build_worker(
         queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
-    return WorkerWalks(Reload(rank, agree), spill, rank.directory, pool, counters)
+    return WorkerWalks(Reload(rank, agree), spill, rank.directory, rank.gate, pool, counters)
 
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:

@@ -1,6 +1,6 @@
 """Who holds which block id, what it contains, and whether the pool has it.
 
-Owned by the step thread; nothing else reads or changes it.  Three facts per block id:
+Owned by the step thread; nothing else reads or changes it while that thread is at work.  Three facts per block id:
 
 * ``writer``: the running sequence that wrote all of it, NOBODY, or MIXED when a second sequence
   wrote into it under asynchronous scheduling (the host may then have merged different answers).
@@ -67,7 +67,7 @@ class BlockDirectory:
         self._epochs = np.zeros(num_blocks, dtype=np.int64)
 
     def rewrite(self, sequence_id: int, block_ids: BlockIds) -> None:
-        """A step is about to write these blocks from their first position for ``sequence_id``."""
+        """Somebody is about to write these blocks from their first position for ``sequence_id``, or for NOBODY."""
         self._reset(block_ids)
         self._writer[block_ids] = sequence_id
 

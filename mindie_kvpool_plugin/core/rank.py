@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.memory import BlockMemory
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend
@@ -23,6 +24,7 @@ class Rank:
         directory: what they contain.
         counters: where the walks count.
         device_idle: waits until earlier batches have left the device; False when they did not in time.
+        gate: what every copy from and to the device passes.
     """
 
     pool: PoolBackend
@@ -31,3 +33,4 @@ class Rank:
     directory: BlockDirectory
     counters: Counters
     device_idle: Callable[[], bool]
+    gate: DeviceGate = field(default_factory=DeviceGate)

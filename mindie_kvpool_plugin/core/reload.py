@@ -69,7 +69,7 @@ class Reload:
         computed = np.array([hit.computed for hit in hits], dtype=np.int64)
         if not hits:
             return computed
-        if not self._rank.pool.is_available:
+        if not (self._rank.pool.is_available and self._rank.gate.is_open()):
             self._rank.counters.refused_keys += sum(hit.promised - hit.computed for hit in hits)
             return computed
         if not self._rank.device_idle():
@@ -88,6 +88,8 @@ class Reload:
         block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
         digests = np.concatenate([chain[span] for chain, span in zip(chains, spans, strict=True)])
         good = self._fill(block_ids, digests)
+        if not self._rank.gate.is_open():
+            return computed  # closed meanwhile: what the blocks hold is nobody's knowledge any more
         lengths = []
         at = 0
         for hit, span in zip(hits, spans, strict=True):
@@ -115,8 +117,12 @@ class Reload:
         step = self._rank.memory.max_blocks_per_call
         for at in range(0, len(keys), step):
             ids = block_ids[at : at + step]
-            with self._rank.memory.write(ids) as buffers:
-                arrived[at : at + step] = answers(len(ids), partial(self._rank.pool.get, keys[at : at + step], buffers))
+            with self._rank.gate.passing() as may_write:
+                if not may_write:
+                    break
+                with self._rank.memory.write(ids) as buffers:
+                    get = partial(self._rank.pool.get, keys[at : at + step], buffers)
+                    arrived[at : at + step] = answers(len(ids), get)
         self._rank.directory.fill(block_ids[arrived], digests[arrived], self._rank.pool.put_proof_s)
         num_arrived = int(arrived.sum())
         self._rank.counters.reloaded_blocks += num_arrived

@@ -6,7 +6,12 @@ aborted or preempted sequence only after the batch that may overwrite its blocks
 blocks are spilled when that batch arrives, before it runs.  A full queue drops the spill and counts
 it: that is a later miss, never a wrong answer.
 
-Step thread: ``freed``, ``before_write``.  Spill thread, or the step thread when spills are
+Whoever writes a block says so first, here: ``hand_over`` for batches that compute it and for everything
+else the host writes with (copies between blocks, swap-in, pulls from another node).  Only a reload takes
+the two halves one by one, because what it loads may lie in the block already.
+
+Step thread: ``freed``, ``before_write``, ``hand_over``; another thread may call the latter while it holds
+what keeps the step thread out (``host.plugin``).  Spill thread, or the step thread when spills are
 synchronous: ``_store``.  Its results come back over ``_settled``, so the directory has one owner.
 """
 
@@ -19,9 +24,9 @@ from functools import partial
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import BlockIds, Digests, FreedSequence
+from mindie_kvpool_plugin.blocks import BlockIds, Buffers, Digests, FreedSequence
 from mindie_kvpool_plugin.core import block_keys
-from mindie_kvpool_plugin.core.block_directory import Claim, Mask
+from mindie_kvpool_plugin.core.block_directory import NOBODY, Claim, Mask
 from mindie_kvpool_plugin.core.fence import Fence
 from mindie_kvpool_plugin.core.pool_calls import answers
 from mindie_kvpool_plugin.core.rank import Rank
@@ -108,15 +113,23 @@ class Spill:
 
         When this returns no spill reads the blocks.
         """
-        self._learn()
-        if not len(block_ids):
-            return
-        writers = self._rank.directory.writers(block_ids)
-        abandoned = (writers >= 0) & (writers != sequence_id)
-        if abandoned.any():
-            for writer in np.unique(writers[abandoned]).tolist():
-                self._spill_abandoned(writer, block_ids)
+        self._save_abandoned(sequence_id, block_ids, self._rank.device_idle)
         self.wait(block_ids)
+
+    def hand_over(
+        self, block_ids: BlockIds, sequence_id: int = NOBODY, is_computed: Callable[[], bool] | None = None
+    ) -> None:
+        """Somebody is about to write these blocks: save what others left in them, forget what they contained.
+
+        The caller goes on to ``wait`` before it writes.
+
+        Args:
+            block_ids: int64 [n].
+            sequence_id: whose tokens will name the content, or NOBODY when that cannot be told.
+            is_computed: whether the device is done with what is in them; by default it is waited for.
+        """
+        self._save_abandoned(sequence_id, block_ids, is_computed or self._rank.device_idle)
+        self._rank.directory.rewrite(sequence_id, block_ids)
 
     def wait(self, block_ids: BlockIds) -> None:
         """Wait until no spill reads the blocks; spills that have not begun are withdrawn after a while."""
@@ -157,11 +170,21 @@ class Spill:
         if self._queue is None and self._fence.num_closed():
             raise AssertionError(f"{self._fence.num_closed()} fences are closed though no spill runs")
 
-    def _spill_abandoned(self, writer: int, block_ids: BlockIds) -> None:
+    def _save_abandoned(self, sequence_id: int, block_ids: BlockIds, is_computed: Callable[[], bool]) -> None:
+        self._learn()
+        if not len(block_ids):
+            return
+        writers = self._rank.directory.writers(block_ids)
+        abandoned = (writers >= 0) & (writers != sequence_id)
+        if abandoned.any():
+            for writer in np.unique(writers[abandoned]).tolist():
+                self._spill_abandoned(writer, block_ids, is_computed)
+
+    def _spill_abandoned(self, writer: int, block_ids: BlockIds, is_computed: Callable[[], bool]) -> None:
         """The host gave a block of this sequence away without telling: it was aborted or preempted."""
         found = self._running(writer)
         # the batch that computes these blocks may still be on the device
-        if found is None or not self._rank.device_idle():
+        if found is None or not is_computed():
             return
         sequence, given = found
         taken = np.isin(sequence.block_ids, block_ids) & given
@@ -177,7 +200,7 @@ class Spill:
         rows = np.nonzero(wanted)[0]
         if self._replica.count > 1:
             rows = rows[rows % self._replica.count == self._replica.index]
-        if not self._rank.pool.is_available:
+        if not (self._rank.pool.is_available and self._rank.gate.is_open()):
             self._rank.counters.dropped_blocks += len(rows)
             return
         block_bytes = self._rank.memory.block_bytes
@@ -230,16 +253,22 @@ class Spill:
             return np.zeros(0, dtype=np.bool_)
         names = [hexes[row] for row in rows.tolist()]
         groups = self._rank.keys.groups(names)
-        with self._rank.memory.read(job.claim.block_ids[rows]) as buffers:
-            if self._rank.memory.reads_are_copies:
-                job.finish(rows)
-            stored = answers(len(names), partial(self._rank.pool.put, self._rank.keys.data(names), buffers, groups))
-            if hashes and stored.any():
-                done = np.nonzero(stored)[0].tolist()
-                aliases = self._rank.keys.aliases([hashes[rows[i]] for i in done])
-                heads = buffers.take(stored).head(ALIAS_BYTES)
-                answers(len(done), partial(self._rank.pool.put, aliases, heads, [groups[i] for i in done]))
+        with self._rank.gate.passing() as may_read:
+            if not may_read:
+                return np.zeros(len(rows), dtype=np.bool_)
+            with self._rank.memory.read(job.claim.block_ids[rows]) as buffers:
+                if self._rank.memory.reads_are_copies:
+                    job.finish(rows)
+                stored = answers(len(names), partial(self._rank.pool.put, self._rank.keys.data(names), buffers, groups))
+                if hashes and stored.any():
+                    done = np.flatnonzero(stored).tolist()
+                    self._announce([hashes[rows[i]] for i in done], buffers.take(stored), [groups[i] for i in done])
         return stored
+
+    def _announce(self, hashes: Sequence[int], stored: Buffers, groups: Sequence[str]) -> None:
+        """Commit stored blocks: from now on the scheduler may find them."""
+        aliases = self._rank.keys.aliases(hashes)
+        answers(len(aliases), partial(self._rank.pool.put, aliases, stored.head(ALIAS_BYTES), groups))
 
     def _count(self, stored: Mask, written: Mask) -> None:
         num_new = int((stored & written).sum())

@@ -23,6 +23,7 @@ PREFIX_CACHE = f"{PLUGINS}.prefix_cache.prefix_cache_plugin"
 GENERATOR_BACKEND = "mindie_llm.text_generator.adapter.generator_backend"
 CONTEXT_STORE = "mindie_llm.text_generator.utils.tg_infer_context_store"
 MEMPOOL = "mindie_llm.text_generator.mempool.base"
+GENERATOR = "mindie_llm.text_generator.generator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,15 @@ PLACES = (
     Place(CONTEXT_STORE, "TGInferContextStore.reset_all_context", ("self",), "recovery"),
     Place(CONTEXT_STORE, "TGInferContextStore.get_all_input_ids", ("self", "context_handles"), "a sequence's tokens"),
     Place(CONTEXT_STORE, "TGInferContextStore.get_seq_lens", ("self", "context_handles"), "a sequence's length"),
+    Place(GENERATOR, "Generator.copy_blocks", ("self", "src_dst_map"), "blocks written by a copy (n, best_of, beams)"),
+    Place(GENERATOR, "Generator.swap", ("self", "block_operation"), "blocks written by a swap-in"),
+    Place(
+        GENERATOR,
+        "PDInterface.pull_kv",
+        ("self", "input_metadata", "p_d_infos"),
+        "blocks written by a pull from a prefill node",
+    ),
+    Place(GENERATOR, "Generator.execute_recover_command", ("self", "command"), "a device is closed and repaired"),
     Place(MEMPOOL, "MemPool.create_pool", ("cls", "backend", "config_path", "role"), "the scheduler's lookups"),
 )
 

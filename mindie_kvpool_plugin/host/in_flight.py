@@ -4,9 +4,10 @@ The host prepares batch k+1 while batch k runs.  A sequence that ended in batch 
 batch k and writes one more position into blocks the scheduler may already have given to batch k+1.
 So a reload for batch k+1 must not begin before batch k has left the device.
 
-Step thread: ``launch``, ``wait``.  Forward thread: ``meet`` when it starts sampling a batch, ``land``
-once that batch's tokens are known, which is after its last write.  With tokens that stay on the
-device ``land`` carries an event.  A batch the host gave up on never lands; the next one stands for it.
+Step thread: ``launch``, ``wait``, ``reset``; a transfer thread may wait, too.  Forward thread: ``meet`` when it
+starts sampling a batch, ``land`` once that batch's tokens are known, which is after its last write.  With tokens
+that stay on the device ``land`` carries an event.  A batch the host gave up on never lands; the next one stands
+for it.
 """
 
 from __future__ import annotations
@@ -45,10 +46,19 @@ class InFlight:
             self._event = event
             self._changed.notify_all()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until every launched batch has left the device; False when they did not in time."""
+    def reset(self) -> None:
+        """Nothing is on the device any more, whatever became of the batches that were (recovery)."""
         with self._changed:
-            landed = self._changed.wait_for(lambda: self._landed >= self._launched, timeout_s)
+            self._landed = self._current = self._launched
+            self._event = None
+            self._tickets.clear()
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until every batch launched so far has left the device; False when they did not in time."""
+        with self._changed:
+            last = self._launched
+            landed = self._changed.wait_for(lambda: self._landed >= last, timeout_s)
             event = self._event
         if landed and event is not None:
             event.synchronize()

@@ -11,16 +11,19 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from importlib.machinery import ModuleSpec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
 from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.config.pool_file import has_section, read_pool_file
-from mindie_kvpool_plugin.host import compat, free_events
+from mindie_kvpool_plugin.host import block_writes, compat, free_events
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
 from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
 from mindie_kvpool_plugin.observability.log import logger
+
+if TYPE_CHECKING:
+    from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 
 PREFIX_CACHE = "prefix_cache"
 
@@ -163,6 +166,50 @@ def announce_freed_sequences(context_store: types.ModuleType) -> None:
     wrapt.wrap_function_wrapper(context_store, "TGInferContextStore.reset_all_context", tell_reset)
 
 
+def announce_written_blocks(generator: types.ModuleType) -> None:
+    """Tell the plugin before the host writes blocks outside a batch, and around the repair of a device."""
+
+    def tell_copies(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = _plugin_of(instance)
+        if plugin is not None:
+            plugin.blocks_overwritten(lambda: block_writes.copied(_argument(args, kwargs, 0, "src_dst_map")))
+        return wrapped(*args, **kwargs)
+
+    def tell_swaps(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = _plugin_of(instance)
+        if plugin is not None:
+            plugin.blocks_overwritten(lambda: block_writes.swapped_in(_argument(args, kwargs, 0, "block_operation")))
+        return wrapped(*args, **kwargs)
+
+    def tell_pulls(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = _plugin_of(instance)
+        if plugin is not None:
+            plugin.blocks_pulled(lambda: block_writes.pulled(_argument(args, kwargs, 1, "p_d_infos")))
+        return wrapped(*args, **kwargs)
+
+    def tell_recovery(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin, command = _plugin_of(instance), _argument(args, kwargs, 0, "command")
+        if plugin is not None and command in block_writes.CLOSING_COMMANDS:
+            plugin.device_closing()
+        result = wrapped(*args, **kwargs)
+        if plugin is not None and command == block_writes.OPENING_COMMAND:
+            plugin.device_opened()
+        return result
+
+    wrapt.wrap_function_wrapper(generator, "Generator.copy_blocks", tell_copies)
+    wrapt.wrap_function_wrapper(generator, "Generator.swap", tell_swaps)
+    wrapt.wrap_function_wrapper(generator, "PDInterface.pull_kv", tell_pulls)
+    wrapt.wrap_function_wrapper(generator, "Generator.execute_recover_command", tell_recovery)
+
+
+def _plugin_of(generator: Any) -> KvPoolPlugin | None:
+    return free_events.subscriber(getattr(generator, "infer_context", None))
+
+
+def _argument(args: Args, kwargs: Kwargs, index: int, name: str) -> Any:
+    return args[index] if len(args) > index else kwargs[name]
+
+
 def answer_scheduler(mempool: types.ModuleType) -> None:
     """A scheduler whose pool file has a ``kv_pool`` section gets our lookups; everybody else the host's pool."""
 
@@ -185,6 +232,7 @@ HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.PREFIX_CACHE: let_native_pool_stand_aside,
     compat.GENERATOR_BACKEND: build_plain_graph,
     compat.CONTEXT_STORE: announce_freed_sequences,
+    compat.GENERATOR: announce_written_blocks,
     compat.MEMPOOL: answer_scheduler,
 }
 """Host module -> what is done right after it was imported."""

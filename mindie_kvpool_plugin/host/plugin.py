@@ -1,20 +1,23 @@
 """KvPoolPlugin: the host's plugin calls, in the order the host makes them.
 
-Worker process.  ``model_inputs_update``, ``plugin_cache_update``, ``plugin_cache_clear`` and the free
-events run on the step thread; under asynchronous scheduling ``sample_preprocess`` and ``plugin_verify``
-run on the forward thread.  Each method translates and delegates; none decides, and none raises: what
-goes wrong costs a recompute.  The host builds this class twice, the first time for warm-up without a
+Worker process.  ``model_inputs_update``, ``plugin_cache_update``, ``plugin_cache_clear``, the free events and
+writes between batches run on the step thread; under asynchronous scheduling ``sample_preprocess`` and
+``plugin_verify`` run on the forward thread, ``blocks_pulled`` on a transfer thread, ``device_closing`` on the
+host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread; it
+is never held while somebody waits for the device.  Each method translates and delegates; none decides, and none
+raises: what goes wrong costs a recompute.  The host builds this class twice, the first time for warm-up without a
 pool: that one does nothing.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import PoolHit
+from mindie_kvpool_plugin.blocks import BlockIds, PoolHit
 from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
 from mindie_kvpool_plugin.host.free_events import subscribe
@@ -44,6 +47,7 @@ class KvPoolPlugin:
         self.counters = Counters()
         self._worker: Worker | None = None
         self._log = RateLimited()
+        self._lock = threading.RLock()
         self._hits_are_settled = False  # the ranks agreed on this step's hits; from then on they stand
         # the warm-up instance sees the backend's name blanked and a throw-away cache of one block
         is_warm_up = kvcache_settings.num_npu_blocks == 1
@@ -79,10 +83,11 @@ class KvPoolPlugin:
         if worker is not None and not step_view.writes_nothing(input_metadata):
             self._hits_are_settled = False
             try:
-                if input_metadata.is_prefill:
-                    self._prefill(worker, model_inputs, input_metadata, cache_ids)
-                else:
-                    self._decode(worker, input_metadata, cache_ids)
+                with self._lock:
+                    if input_metadata.is_prefill:
+                        self._prefill(worker, model_inputs, input_metadata, cache_ids)
+                    else:
+                        self._decode(worker, input_metadata, cache_ids)
             except Exception:  # noqa: BLE001 - the engine must live
                 self._stumbled(worker, "preparing a batch")
                 if input_metadata.is_prefill and not self._hits_are_settled:
@@ -135,18 +140,55 @@ class KvPoolPlugin:
         if worker is None:
             return
         try:
-            for sequence_id in np.asarray(sequence_ids).tolist():
-                found = worker.sequences.look(sequence_id)
-                worker.sequences.leave(sequence_id)
-                if found is not None and is_computed():
-                    worker.walks.spill.freed(*found)
+            with self._lock:
+                for sequence_id in np.asarray(sequence_ids).tolist():
+                    found = worker.sequences.look(sequence_id)
+                    worker.sequences.leave(sequence_id)
+                    if found is not None and is_computed():
+                        worker.walks.spill.freed(*found)
         except Exception:  # noqa: BLE001 - the engine must live
             self._stumbled(worker, "spilling what a sequence left")
+
+    # -- the host writes blocks outside a batch (host.block_writes) ---------------------------------------
+
+    def blocks_overwritten(self, find_blocks: Callable[[], BlockIds]) -> None:
+        """Between two batches, on the step thread: the host is about to copy or swap something into these blocks."""
+        if self._worker is not None:
+            self._give_blocks_up(self._worker, find_blocks, is_computed=self._worker.device_idle)
+
+    def blocks_pulled(self, find_blocks: Callable[[], BlockIds]) -> None:
+        """At any time, on a transfer thread: another node's blocks are about to be copied into these."""
+        if self._worker is not None:
+            # asked before the lock is taken: the batch in flight may need the step thread to go on
+            is_idle = self._worker.device_idle()
+            self._give_blocks_up(self._worker, find_blocks, is_computed=lambda: is_idle)
+
+    def _give_blocks_up(
+        self, worker: Worker, find_blocks: Callable[[], BlockIds], is_computed: Callable[[], bool]
+    ) -> None:
+        try:
+            block_ids = find_blocks()
+            with self._lock:
+                worker.walks.spill.hand_over(block_ids, is_computed=is_computed)
+            worker.walks.spill.wait(block_ids)
+        except Exception:  # noqa: BLE001 - the engine must live
+            self._stumbled(worker, "hearing of blocks the host writes")
+
+    def device_closing(self) -> None:
+        """On the host's command thread: the device will be repaired; afterwards nothing of ours touches it."""
+        if self._worker is not None:
+            self._worker.close_device()
 
     def contexts_reset(self) -> None:
         """The host forgot all sequences (recovery): what the blocks contain is not known any more."""
         if self._worker is not None:
-            self._worker.reset()
+            with self._lock:
+                self._worker.reset()
+
+    def device_opened(self) -> None:
+        """The device serves again."""
+        if self._worker is not None:
+            self._worker.open_device()
 
     # -- for tests and the simulator ---------------------------------------------------------------------
 
@@ -172,7 +214,15 @@ class KvPoolPlugin:
         prompts = step_view.prefills(metadata, cache_ids, worker.dp_rank)
         tables = metadata.batch_block_tables
         blocks = [
-            worker.sequences.enter(p.sequence_id, p.handle, tables, p.row, poolable=not p.has_adapter) for p in prompts
+            worker.sequences.enter(
+                p.sequence_id,
+                p.handle,
+                tables,
+                p.row,
+                poolable=not p.has_adapter,
+                certain=len(p.tokens) if p.is_beam else None,
+            )
+            for p in prompts
         ]
         starts = [p.first_written_block(p.computed, size) for p in prompts]
         for prompt, block_ids, start in zip(prompts, blocks, starts, strict=True):
@@ -218,11 +268,12 @@ class KvPoolPlugin:
         if worker.is_async:
             directory.extend(sequence_ids, current)
         for sequence_id, block_ids in new:
-            spill.before_write(sequence_id, block_ids)
-            directory.rewrite(sequence_id, block_ids)
+            spill.hand_over(block_ids, sequence_id)
+            spill.wait(block_ids)
 
     def _stumbled(self, worker: Worker, doing: str) -> None:
         self.counters.hook_errors += 1
         worker.walks.spill.stop_reading()
-        worker.walks.directory.forget()
+        with self._lock:
+            worker.walks.directory.forget()
         self._log.warning(f"something unexpected while {doing}; the host recomputes", exc_info=True)

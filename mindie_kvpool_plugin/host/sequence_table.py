@@ -5,6 +5,11 @@ every batch leaves a note per context handle: which sequence it is, the blocks i
 first appeared, and where its latest block table is.  Tokens and lengths are read from the host's
 context store at the moment of the free event, when they are still there.
 
+How many leading tokens certainly have their KV in the blocks is noted, too.  As a rule all but the last one.
+A beam may take over another beam's history between two batches, so of a beam only the prompt is certain.
+Of a guess that ``la`` accepted, the KV lies elsewhere until the next step computes it again
+(la/decoding_policy.py), so there only what a step began with is certain after it.
+
 Step thread.  Per batch the cost is a few array operations over the batch, not over its tokens.
 """
 
@@ -23,6 +28,7 @@ SequenceIds = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 NO_SEQUENCE = -1
+NO_LIMIT = np.iinfo(np.int64).max
 
 
 class SequenceTable:
@@ -31,16 +37,19 @@ class SequenceTable:
     Args:
         infer_context: the host's context store (``get_seq_lens``, ``get_all_input_ids``).
         block_size: tokens per block.
+        settles_late: the tokens a step answers have their KV in place one step later (``la``).
     """
 
-    def __init__(self, infer_context: Any, block_size: int) -> None:
+    def __init__(self, infer_context: Any, block_size: int, settles_late: bool = False) -> None:
         self._context = infer_context
         self._block_size = block_size
+        self._settles_late = settles_late
         self._handle_of: dict[int, int] = {}
         self._hashed: dict[int, HashedTokens] = {}
         self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
+        self._certain = np.zeros(0, dtype=np.int64)
         self._given = np.zeros((0, 1), dtype=np.int32)
         self._latest: npt.NDArray[np.object_] = np.full(0, None, dtype=object)
         self._latest_row = np.zeros(0, dtype=np.int64)
@@ -48,7 +57,15 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self._handle_of)
 
-    def enter(self, sequence_id: int, handle: int, table: npt.NDArray[np.int32], row: int, poolable: bool) -> BlockIds:
+    def enter(
+        self,
+        sequence_id: int,
+        handle: int,
+        table: npt.NDArray[np.int32],
+        row: int,
+        poolable: bool,
+        certain: int | None = None,
+    ) -> BlockIds:
         """A sequence starts (or restarts) with this row of a prefill batch's block table.
 
         Args:
@@ -57,6 +74,7 @@ class SequenceTable:
             table: int32 [batch, blocks], -1 where there is none.
             row: the sequence's row.
             poolable: its blocks may go to the pool.
+            certain: leading tokens that stay as they are, whatever becomes of the rest; None: all.
 
         Returns:
             int64 [blocks], its device blocks.
@@ -72,6 +90,7 @@ class SequenceTable:
         self._sequence_ids[handle] = sequence_id
         self._num_blocks[handle] = len(blocks)
         self._poolable[handle] = poolable
+        self._certain[handle] = NO_LIMIT if certain is None else certain
         self._given[handle, : len(blocks)] = blocks
         self._latest[handle] = table
         self._latest_row[handle] = row
@@ -98,6 +117,8 @@ class SequenceTable:
             # never prefilled here, e.g. a beam: guard its blocks, keep them out of the pool
             self.enter(int(sequence_ids[row]), int(handles[row]), table, row, poolable=False)
         rows = np.arange(len(handles))
+        if self._settles_late:
+            self._certain[handles] = self._context.get_seq_lens(handles)
         before = self._num_blocks[handles]
         current = table[rows, np.maximum(before - 1, 0)].astype(np.int64)
         column = np.minimum(before, table.shape[1] - 1)
@@ -118,15 +139,16 @@ class SequenceTable:
     def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
         """What the sequence would leave behind now, and which blocks are still those it was given.
 
-        The last token's KV is not in the cache yet, so of n tokens n - 1 count.  None for a sequence
-        that is unknown, must not be pooled, or has no full block.
+        The last token's KV is not in the cache yet, so of n tokens n - 1 count, and no more than are certain.
+        None for a sequence that is unknown, must not be pooled, or has no full block.
         """
         handle = self._handle_of.get(sequence_id)
         if handle is None or not self._poolable[handle]:
             return None
         length = int(self._context.get_seq_lens(handle))
         table = self._latest[handle][self._latest_row[handle]]
-        num_full = min(max(length - 1, 0) // self._block_size, int(self._num_blocks[handle]), len(table))
+        length = min(max(length - 1, 0), int(self._certain[handle]))
+        num_full = min(length // self._block_size, int(self._num_blocks[handle]), len(table))
         if num_full == 0:
             return None
         tokens = _copied(self._context.get_all_input_ids(handle), num_full * self._block_size)
@@ -161,6 +183,7 @@ class SequenceTable:
         self._sequence_ids = np.pad(self._sequence_ids, (0, more), constant_values=NO_SEQUENCE)
         self._num_blocks = np.pad(self._num_blocks, (0, more))
         self._poolable = np.pad(self._poolable, (0, more))
+        self._certain = np.pad(self._certain, (0, more))
         self._latest = np.concatenate([self._latest, np.full(more, None, dtype=object)])
         self._latest_row = np.pad(self._latest_row, (0, more))
 

@@ -30,6 +30,7 @@ class Prefill:
         computed: leading blocks on the device.
         promised: leading blocks on the device or in the pool.
         has_adapter: its KV also depends on a LoRA adapter.
+        is_beam: it will be searched in beams, which take over each other's history.
     """
 
     row: int
@@ -39,6 +40,7 @@ class Prefill:
     computed: int
     promised: int
     has_adapter: bool
+    is_beam: bool
 
     def first_written_block(self, reused: int, block_size: int) -> int:
         """Index of the first block the host writes when it reuses ``reused`` leading blocks.
@@ -68,6 +70,7 @@ def prefills(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -> l
     promised = np.maximum(computed, _counts(metadata.remote_computed_blocks, len(lengths)))
     adapters = metadata.adapter_ids or [None] * len(lengths)
     dp_ranks = metadata.batch_dp_rank_ids
+    beams = metadata.batch_use_beam_search
     found = []
     for row, length in enumerate(lengths.tolist()):
         sequence_id = int(metadata.all_sequence_ids[row])
@@ -82,16 +85,19 @@ def prefills(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -> l
                 computed=int(computed[row]),
                 promised=int(promised[row]),
                 has_adapter=bool(adapters[row]),
+                is_beam=beams is not None and bool(beams[row]),
             )
         )
     return found
 
 
 def decode_rows(metadata: Any, dp_rank: int) -> npt.NDArray[np.int64]:
-    """Rows of a decode batch that write this data-parallel rank's cache."""
+    """Rows of a decode batch that write this data-parallel rank's cache; a request may have several (n, beams)."""
     real = metadata.all_sequence_ids != SIMULATE_SEQUENCE_ID
     dp_ranks = metadata.batch_dp_rank_ids
-    if dp_ranks is not None and len(dp_ranks) == len(real):
+    if dp_ranks is not None:
+        if len(dp_ranks) != len(real):
+            dp_ranks = np.repeat(dp_ranks, [len(ids) for ids in metadata.batch_sequence_ids])
         real = real & (np.asarray(dp_ranks) == dp_rank)
     return np.nonzero(real)[0]
 

@@ -60,11 +60,25 @@ class Worker:
         """An event behind everything launched so far on this thread's stream."""
         return record_event(self.layout.device)
 
+    def close_device(self) -> None:
+        """Nothing reads or writes the blocks when this returns, nor until ``open_device``.  Any thread."""
+        logger.warning("the host repairs the device: spills stop and pool hits are recomputed until it goes on")
+        self.walks.gate.close()
+        self.walks.spill.stop_reading()
+
     def reset(self) -> None:
-        """Forget all sequences and all contents."""
+        """Forget all sequences, all contents, and the batches that will never end."""
+        self.walks.spill.stop_reading()
+        self.in_flight.reset()
         for sequence_id in self.sequences.sequences():
             self.sequences.leave(sequence_id)
         self.walks.directory.forget()
+
+    def open_device(self) -> None:
+        """Spills and reloads may go on."""
+        if not self.walks.gate.is_open():
+            logger.warning("the host goes on: the pool is used again")
+        self.walks.gate.open()
 
     def close(self) -> None:
         """Let go of pool, thread and group."""
@@ -100,7 +114,8 @@ def build_worker(
                 'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
             )
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
-        sequences = SequenceTable(infer_context, block_size)
+        words = plugin_words(plugin_config.get("plugin_type"))
+        sequences = SequenceTable(infer_context, block_size, settles_late="la" in words)
         in_flight = InFlight()
 
         def device_idle() -> bool:

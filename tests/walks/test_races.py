@@ -231,7 +231,7 @@ def test_a_preempted_sequence_is_computed_again_elsewhere(monkeypatch: pytest.Mo
     """Its old blocks belong to others before the worker hears of it; only what it still owns is stored."""
     if not is_guarded:
         monkeypatch.setattr(BlockDirectory, "claim", claim_everything)
-        monkeypatch.setattr(Spill, "_spill_abandoned", lambda self, writer, block_ids: None)
+        monkeypatch.setattr(Spill, "_spill_abandoned", lambda self, *where: None)
         monkeypatch.setattr(BlockDirectory, "check_integrity", lambda self: None)
     config = RunConfig(EngineConfig(hbm_blocks=24), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:

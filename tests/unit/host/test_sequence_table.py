@@ -139,3 +139,26 @@ def test_look_copies_tokens():
     context.hold(9, [99] * 9)
     assert left.tokens.tolist() == list(range(8))
     assert left.tokens.dtype == np.int64
+
+
+def test_look_ends_where_the_tokens_stop_being_certain():
+    """A beam's answer may become another beam's: of 5 prompt and 7 answer tokens one block of four counts."""
+    context, sequences = started(range(5), [3, 5])
+    sequences.enter(70, 9, table([3, 5]), 0, poolable=True, certain=5)
+    context.hold(9, range(12))
+    sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6]))
+    assert sequences.look(70)[0].block_ids.tolist() == [3]
+
+
+def test_tokens_that_settle_late_count_one_step_later():
+    """``la`` answers several tokens whose KV is in place after the next step."""
+    context = Context()
+    sequences = SequenceTable(context, SIZE, settles_late=True)
+    context.hold(9, range(5))
+    sequences.enter(70, 9, table([3, 5, 6]), 0, poolable=True, certain=5)
+    sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6]))
+    context.hold(9, range(9))  # the step answered four tokens; 5 of 9 are certain
+    assert sequences.look(70)[0].block_ids.tolist() == [3]
+    sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6]))
+    context.hold(9, range(10))
+    assert sequences.look(70)[0].block_ids.tolist() == [3, 5]

@@ -13,6 +13,8 @@ def batch(lengths, computed=None, remote=None, **more):
         "batch_seq_len": np.array(lengths, dtype=np.int64),
         "input_ids": np.arange(sum(lengths), dtype=np.int64),
         "all_sequence_ids": np.arange(100, 100 + count, dtype=np.int64),
+        "batch_sequence_ids": [np.array([100 + row]) for row in range(count)],
+        "batch_use_beam_search": None,
         "computed_blocks": None if computed is None else np.array(computed, dtype=np.int64),
         "remote_computed_blocks": None if remote is None else np.array(remote, dtype=np.int64),
         "adapter_ids": [None] * count,
@@ -43,6 +45,21 @@ def test_prefills_leave_out_other_data_parallel_ranks_and_the_health_check():
     metadata = batch([3, 2, 4], batch_dp_rank_ids=np.array([0, 1, 0]))
     metadata.all_sequence_ids[2] = step_view.SIMULATE_SEQUENCE_ID
     assert [p.row for p in step_view.prefills(metadata, np.array([9, 8, 0]), 0)] == [0]
+
+
+def test_prefills_know_the_prompts_that_become_beams():
+    """Their answers may change hands between two batches."""
+    prompts = step_view.prefills(batch([3, 2], batch_use_beam_search=np.array([False, True])), np.array([9, 8]), 0)
+    assert [p.is_beam for p in prompts] == [False, True]
+
+
+def test_decode_rows_of_a_request_with_several_sequences_belong_to_its_rank():
+    """With n = 2 the host names a data-parallel rank per request, and has a row per sequence."""
+    metadata = batch([1, 1], batch_dp_rank_ids=np.array([0, 1]))
+    metadata.batch_sequence_ids = [np.array([100, 102]), np.array([101, 103, 104])]
+    metadata.all_sequence_ids = np.concatenate(metadata.batch_sequence_ids)
+    assert step_view.decode_rows(metadata, 0).tolist() == [0, 1]
+    assert step_view.decode_rows(metadata, 1).tolist() == [2, 3, 4]
 
 
 def test_first_written_block_goes_one_back_when_the_hit_covers_the_prompt():

@@ -16,9 +16,15 @@ from mindie_llm.text_generator.utils.tg_infer_context_store import TGInferContex
 from mindie_llm.utils.env import ENV
 
 WARMUP_SEQUENCE_ID = 1
+RECOVERY_COMMANDS = ("CMD_PAUSE_ENGINE", "CMD_PAUSE_ENGINE_ROCE", "CMD_CLEAR_TRANSER")
 
 
-class Generator:
+class PDInterface:
+    def pull_kv(self, input_metadata, p_d_infos):
+        raise NotImplementedError("the simulated host has no other node to pull from")
+
+
+class Generator(PDInterface):
     def __init__(self, model_config):
         self.model_config = model_config
         self.block_size = int(model_config["block_size"])
@@ -66,6 +72,23 @@ class Generator:
     def clear_cache(self, sequence_ids):
         self.infer_context.clear_context_by_seq_ids(sequence_ids)
         self.generator_backend.clear_cache(sequence_ids)
+
+    def copy_blocks(self, src_dst_map):
+        """Copy-on-write of sequence groups, before the batch that needs it."""
+        self.generator_backend.copy_blocks(np.asarray(src_dst_map))
+
+    def swap(self, block_operation):
+        """Between device and host memory: rows of (0 in or 1 out, source, destination)."""
+        self.generator_backend.swap_cache(np.asarray(block_operation)[0])
+
+    def execute_recover_command(self, command):
+        if command == "CMD_REINIT_NPU":
+            self.infer_context.reset_all_context()
+        elif command == "CMD_START_ENGINE":
+            self.plugin_manager.last_sequence_ids = None
+        elif command not in RECOVERY_COMMANDS:
+            return {"command_result": 1, "error_msg": f"unknown command {command!r}", "npu_device_id": self.rank}
+        return {"command_result": 0, "error_msg": "", "npu_device_id": self.rank}
 
     def warm_up(self):
         """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards."""

@@ -13,6 +13,8 @@ from mindie_llm.modeling.model_wrapper import get_model_wrapper
 from mindie_llm.text_generator.plugins.plugin_manager import MemPoolType
 from mindie_llm.text_generator.utils.model_input import SamplingOutput
 
+SWAP_IN = 0
+
 
 class GeneratorBackend:
     def __init__(self, model_config: dict[str, Any]) -> None:
@@ -38,10 +40,30 @@ class GeneratorBackend:
         self.mapping = self.model_wrapper.mapping
         self.device = self.model_wrapper.device
         self.cache_pool = None
+        self.host_blocks = []  # per tensor: host block -> what was swapped out into it
 
     def init_cache_pool(self, kvcache_settings):
         tensors = self.model_wrapper.model_runner.allocate_cache(kvcache_settings.num_npu_blocks)
         self.cache_pool = SimpleNamespace(kvcache_settings=kvcache_settings, npu_cache=tensors)
+
+    def copy_blocks(self, pairs):
+        self.synchronize()
+        for tensor in self._tensors():
+            tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
+
+    def swap_cache(self, decisions):
+        self.synchronize()
+        if not self.host_blocks:
+            self.host_blocks.extend({} for _ in self._tensors())
+        for tensor, kept in zip(self._tensors(), self.host_blocks, strict=True):
+            for kind, source, destination in decisions.tolist():
+                if kind == SWAP_IN:
+                    tensor[destination] = kept.pop(source)
+                else:
+                    kept[destination] = tensor[source].clone()
+
+    def _tensors(self):
+        return [tensor for layer in self.cache_pool.npu_cache for tensor in layer]
 
     def forward(self, model_inputs, **kwargs):
         return self.model_wrapper.forward(model_inputs, self.cache_pool.npu_cache, **kwargs)

@@ -25,6 +25,9 @@ class InputMetadata:
     is_prefill: bool = False
     max_block_size: int = 128
     num_npu_blocks: int = 0
+    batch_n: np.ndarray | None = None
+    batch_best_of: np.ndarray | None = None
+    batch_use_beam_search: np.ndarray | None = None
     adapter_ids: list[str | None] | None = None
     batch_ignore_eos: np.ndarray | None = None
     batch_seq_len: np.ndarray | None = None

@@ -109,12 +109,17 @@ class HostReport:
         return self.directory is not None and not self.problems
 
 
+def host_version() -> str:
+    """The version of the host that would be imported, "unknown" or "none"."""
+    directory = _find()
+    return "none" if directory is None else _version(directory)
+
+
 def inspect_host() -> HostReport:
     """Find the host on ``sys.path`` and judge every place; imports nothing of it."""
-    spec = importlib.machinery.PathFinder.find_spec(HOST_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
+    directory = _find()
+    if directory is None:
         return HostReport(None, "none", ())
-    directory = Path(next(iter(spec.submodule_search_locations)))
     trees: dict[str, ast.Module | str] = {}
     problems = []
     for place in PLACES:
@@ -125,6 +130,13 @@ def inspect_host() -> HostReport:
         if problem:
             problems.append((place, problem))
     return HostReport(directory, _version(directory), tuple(problems))
+
+
+def _find() -> Path | None:
+    spec = importlib.machinery.PathFinder.find_spec(HOST_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _parse(directory: Path, module: str) -> ast.Module | str:

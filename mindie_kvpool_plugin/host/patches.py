@@ -17,7 +17,7 @@ import wrapt
 
 from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.config.pool_file import has_section, read_pool_file
-from mindie_kvpool_plugin.host import block_writes, compat, free_events
+from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
 from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
 from mindie_kvpool_plugin.observability.log import logger
@@ -124,7 +124,10 @@ def let_native_pool_stand_aside(prefix_cache_plugin: types.ModuleType) -> None:
 
 
 def build_plain_graph(generator_backend: types.ModuleType) -> None:
-    """Beside kv_pool the model is built without the host's pool events, which nobody would pop."""
+    """Beside kv_pool the model is built without the host's pool events, which nobody would pop.
+
+    The same call says where the weights come from, which not every model wrapper keeps.
+    """
 
     def without_events(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         del instance
@@ -135,7 +138,9 @@ def build_plain_graph(generator_backend: types.ModuleType) -> None:
             words, config.get("kv_pool_backend") or "", config.get("kv_pool_config_path") or ""
         ):
             config["mempool_type"] = type(kind)(0)  # MemPoolType.DISABLED
-        return wrapped(*args, **kwargs)
+        model_wrapper = wrapped(*args, **kwargs)
+        weights.remember(model_wrapper, config.get("model_id"))
+        return model_wrapper
 
     wrapt.wrap_function_wrapper(generator_backend, "get_model_wrapper", without_events)
 

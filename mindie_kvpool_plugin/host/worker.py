@@ -17,7 +17,7 @@ from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
 from mindie_kvpool_plugin.errors import ConfigError, HostCompatError
-from mindie_kvpool_plugin.host import model_facts
+from mindie_kvpool_plugin.host import compat, model_facts, weights
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
 from mindie_kvpool_plugin.host.eligibility import plugin_words
@@ -196,7 +196,7 @@ def _refuse_separate_schedulers(backend: Any, role: str) -> None:
 def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard:
     group = backend.model_wrapper.mapping.attn_tp
     return model_facts.find_shard(
-        model_facts.read_model_config(_weight_directory(backend)),
+        model_facts.read_model_config(weights.directory_of(backend.model_wrapper)),
         tp_rank=int(group.rank),
         tp_size=int(group.group_size),
         heads_per_rank=int(kvcache_settings.num_heads),
@@ -207,7 +207,9 @@ def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard
 def _keys(backend: Any, layout: CacheLayout, shard: Shard, options: KvPoolOptions, block_size: int) -> BlockKeys:
     facts = model_facts.fingerprint_facts(
         backend.model_name,
-        _weight_directory(backend),
+        weights.name_of(weights.directory_of(backend.model_wrapper)),
+        str(getattr(backend.backend_type, "value", backend.backend_type)),
+        compat.host_version(),
         block_size,
         layout.describe(),
         device_format=str(getattr(backend.cache_pool, "acl_format", 2)),
@@ -245,10 +247,6 @@ def _who_runs_a_batch_together(mapping: Any, is_distributed: bool) -> tuple[int,
         return int(tp.rank), int(tp.group_size), f"dp {dp.rank}, {tp.group_size} ranks"
     size = int(tp.group_size) * int(dp.group_size)
     return int(dp.rank) * int(tp.group_size) + int(tp.rank), size, f"all {size} ranks"
-
-
-def _weight_directory(backend: Any) -> str | None:
-    return getattr(backend.model_wrapper, "model_id", None)
 
 
 @atexit.register

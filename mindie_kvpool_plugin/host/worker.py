@@ -16,11 +16,10 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
-from mindie_kvpool_plugin.errors import ConfigError, HostCompatError
-from mindie_kvpool_plugin.host import compat, model_facts, weights
+from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
-from mindie_kvpool_plugin.host.eligibility import plugin_words
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
@@ -97,8 +96,8 @@ def build_worker(
         HostCompatError: the deployment cannot be pooled, or the ranks did not meet.
     """
     mapping = generator_backend.model_wrapper.mapping
-    _refuse_what_cannot_be_pooled(generator_backend, infer_context, plugin_words(plugin_config.get("plugin_type")))
-    _refuse_separate_schedulers(generator_backend, str(plugin_config.get("model_role", "standard")))
+    active = modes.active_modes(generator_backend, infer_context, plugin_config)
+    modes.refuse_unsupported(active)
     pool_file = read_pool_file(generator_backend.kv_pool_config_path)
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
@@ -114,8 +113,7 @@ def build_worker(
                 'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
             )
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
-        words = plugin_words(plugin_config.get("plugin_type"))
-        sequences = SequenceTable(infer_context, block_size, settles_late="la" in words)
+        sequences = SequenceTable(infer_context, block_size, settles_late="la" in active)
         in_flight = InFlight()
 
         def device_idle() -> bool:
@@ -160,37 +158,6 @@ def build_worker(
         "written by the spill thread" if generator_backend.kv_pool_async_write else "written before the step returns",
     )
     return worker
-
-
-def _refuse_what_cannot_be_pooled(backend: Any, infer_context: Any, words: list[str]) -> None:
-    parallel = infer_context.spcp_parallel_info
-    if parallel.scp_size > 1:
-        raise HostCompatError(
-            f"kv_pool does not support context or sequence parallelism (cp {parallel.cp_size}, sp {parallel.sp_size}); "
-            "set cp and sp to 1 or remove kv_pool from plugin_type"
-        )
-    if "splitfuse" in words:
-        raise HostCompatError("kv_pool does not work with splitfuse; remove one of them from plugin_type")
-    if getattr(backend.model_wrapper, "is_multimodal", False):
-        raise HostCompatError(
-            "kv_pool does not support multimodal models: a block's tokens do not name its images; "
-            "remove kv_pool from plugin_type"
-        )
-
-
-def _refuse_separate_schedulers(backend: Any, role: str) -> None:
-    """A prefill node with a scheduler per data-parallel rank tells every rank the others' lengths.
-
-    Those lengths have the pool hits subtracted, and a rank that lowers a hit has no way to tell ranks
-    that run another batch; they would pad for tokens that are not there.
-    """
-    num_dp = int(backend.model_wrapper.mapping.attn_dp.group_size)
-    if num_dp > 1 and getattr(backend, "distributed_enable", False) and role.lower() != "standard":
-        raise HostCompatError(
-            f"kv_pool does not support a {role} node with dp {num_dp} and a scheduler per data-parallel rank "
-            "(distributed_enable): a lost block could not be recomputed alike on all ranks; set dp to 1, run without "
-            "distributed_enable, or remove kv_pool from plugin_type"
-        )
 
 
 def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard:

@@ -125,5 +125,5 @@ def test_a_deployment_that_cannot_be_pooled_is_refused_with_the_reason(
 
     monkeypatch.setattr(settings.SpCpParallelInfo, "__init__", spread)
     path = pool_file(tmp_path, {"kv_pool": {}})
-    with pytest.raises(HostCompatError, match="set cp and sp to 1"):
+    with pytest.raises(HostCompatError, match="set cp to 1"):
         Engine(EngineConfig(plugins="prefix_cache,kv_pool", backend="local_dram", pool_file=path))

@@ -20,8 +20,15 @@ RECOVERY_COMMANDS = ("CMD_PAUSE_ENGINE", "CMD_PAUSE_ENGINE_ROCE", "CMD_CLEAR_TRA
 
 
 class PDInterface:
+    separate_deployment_worker = None  # the link to other nodes; the simulated host has none of its own
+
     def pull_kv(self, input_metadata, p_d_infos):
-        raise NotImplementedError("the simulated host has no other node to pull from")
+        """Copy another node's blocks into ours, on a transfer thread; answers (0, 0) when all came."""
+        for node, theirs, own in p_d_infos:
+            self.separate_deployment_worker.pull_blocks(
+                remote_model_instance_id=node, src_block_table=theirs, dst_block_table=own
+            )
+        return 0, 0
 
 
 class Generator(PDInterface):

@@ -12,6 +12,7 @@ from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.prefill import Prefill
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
@@ -28,14 +29,14 @@ class WorkerWalks:
     """One rank's walks and what they share.
 
     Attributes:
-        reload, spill: the walks.
+        prefill, spill: the walks.
         directory: what the rank's blocks contain.
         gate: what every copy from and to the device passes.
         pool: the opened backend.
         counters: the rank's counts.
     """
 
-    reload: Reload
+    prefill: Prefill
     spill: Spill
     directory: BlockDirectory
     gate: DeviceGate
@@ -80,7 +81,7 @@ def build_worker(
         queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
-    return WorkerWalks(Reload(rank, agree), spill, rank.directory, rank.gate, pool, counters)
+    return WorkerWalks(Prefill(rank, spill, Reload(rank, agree)), spill, rank.directory, rank.gate, pool, counters)
 
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:

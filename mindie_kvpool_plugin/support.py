@@ -105,16 +105,14 @@ MODES = (
     _mode(
         "cp",
         ("context parallel (cp)", "上下文并行（cp）"),
-        "refused",
-        ("a block lies on one of the cp ranks only", "一个块只在其中一张卡上"),
-        ("set cp to 1", "把 cp 设为 1"),
+        "works",
+        ("each rank stores and loads the blocks it was dealt", "每张卡存取分给自己的块"),
     ),
     _mode(
         "sp",
         ("sequence parallel (sp)", "序列并行（sp）"),
-        "refused",
-        ("a block lies on one of the sp ranks only", "一个块只在其中一张卡上"),
-        ("set sp to 1", "把 sp 设为 1"),
+        "works",
+        ("each rank stores and loads the blocks it was dealt", "每张卡存取分给自己的块"),
     ),
     _mode(
         "mtp",
@@ -137,9 +135,8 @@ MODES = (
     _mode(
         "splitfuse",
         ("SplitFuse (plugin_type splitfuse)", "SplitFuse（plugin_type splitfuse）"),
-        "refused",
-        ("a prompt comes in chunks", "提示词分块到达"),
-        ("remove splitfuse from plugin_type", "从 plugin_type 中去掉 splitfuse"),
+        "works",
+        ("hits count as far as the first chunk reaches", "命中以第一个分块的长度为限"),
     ),
     _mode(
         "async_scheduling",
@@ -192,7 +189,7 @@ MODES = (
         "lora",
         ("LoRA adapters", "LoRA 适配器"),
         "works",
-        ("requests with an adapter run without the pool", "带适配器的请求不经过池"),
+        ("an adapter's content is part of its keys", "适配器内容是键的一部分"),
     ),
     _mode(
         "n",

@@ -104,7 +104,7 @@ MUTATIONS = {
     ),
     "rows of other data-parallel ranks are taken": Mutation(
         step_view,
-        "decode_rows",
+        "going_rows",
         _first_ranks_only,
         "tests/unit/host/test_step_view.py::test_decode_rows_of_a_request_with_several_sequences_belong_to_its_rank",
     ),

@@ -84,6 +84,8 @@ PLACES = (
         ("self", "input_metadata", "p_d_infos"),
         "blocks written by a pull from a prefill node",
     ),
+    Place(GENERATOR, "Generator.load_lora", ("self", "lora_name", "lora_path"), "an adapter gets other content"),
+    Place(GENERATOR, "Generator.unload_lora", ("self", "lora_name"), "an adapter goes"),
     Place(GENERATOR, "Generator.execute_recover_command", ("self", "command"), "a device is closed and repaired"),
     Place(MEMPOOL, "MemPool.create_pool", ("cls", "backend", "config_path", "role"), "the scheduler's lookups"),
 )

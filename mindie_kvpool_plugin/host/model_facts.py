@@ -48,7 +48,14 @@ def read_model_config(weight_directory: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def find_shard(model_config: dict[str, Any], tp_rank: int, tp_size: int, heads_per_rank: int, share: bool) -> Shard:
+def find_shard(
+    model_config: dict[str, Any],
+    tp_rank: int,
+    tp_size: int,
+    heads_per_rank: int,
+    share: bool,
+    is_dealt_out: bool = False,
+) -> Shard:
     """Which ranks hold the same bytes as this one.
 
     Args:
@@ -56,7 +63,10 @@ def find_shard(model_config: dict[str, Any], tp_rank: int, tp_size: int, heads_p
         tp_rank, tp_size: place in the attention's tensor-parallel group.
         heads_per_rank: KV heads in this rank's cache.
         share: false keeps every rank's blocks apart.
+        is_dealt_out: sequence parallelism: of the ranks that would hold the same bytes each has other blocks.
     """
+    if is_dealt_out:
+        return Shard(0, 1, Replica())
     count = tp_size
     if share and heads_per_rank == 1:
         total_heads = model_config.get("num_key_value_heads")

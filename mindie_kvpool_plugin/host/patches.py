@@ -207,6 +207,34 @@ def announce_written_blocks(generator: types.ModuleType) -> None:
     wrapt.wrap_function_wrapper(generator, "Generator.execute_recover_command", tell_recovery)
 
 
+def announce_adapters(generator: types.ModuleType) -> None:
+    """Tell the plugin when an adapter's name stands for other content."""
+
+    def tell_load(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin, name = _plugin_of(instance), _argument(args, kwargs, 0, "lora_name")
+        if plugin is not None:
+            plugin.adapter_changing(name)
+        result = wrapped(*args, **kwargs)
+        if plugin is not None:
+            plugin.adapter_loaded(name)
+        return result
+
+    def tell_unload(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = _plugin_of(instance)
+        if plugin is not None:
+            plugin.adapter_changing(_argument(args, kwargs, 0, "lora_name"))
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(generator, "Generator.load_lora", tell_load)
+    wrapt.wrap_function_wrapper(generator, "Generator.unload_lora", tell_unload)
+
+
+def follow_generator(generator: types.ModuleType) -> None:
+    """Everything the host's worker does beside its batches."""
+    announce_written_blocks(generator)
+    announce_adapters(generator)
+
+
 def _plugin_of(generator: Any) -> KvPoolPlugin | None:
     return free_events.subscriber(getattr(generator, "infer_context", None))
 
@@ -237,7 +265,7 @@ HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.PREFIX_CACHE: let_native_pool_stand_aside,
     compat.GENERATOR_BACKEND: build_plain_graph,
     compat.CONTEXT_STORE: announce_freed_sequences,
-    compat.GENERATOR: announce_written_blocks,
+    compat.GENERATOR: follow_generator,
     compat.MEMPOOL: answer_scheduler,
 }
 """Host module -> what is done right after it was imported."""

@@ -10,15 +10,20 @@ import atexit
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindie_kvpool_plugin import assemble
+from mindie_kvpool_plugin.blocks import FreedSequence
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
+from mindie_kvpool_plugin.core.block_directory import Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
+from mindie_kvpool_plugin.host.adapters import Adapters
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone
+from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
@@ -36,6 +41,8 @@ class Worker:
     Attributes:
         walks: reload and spill.
         sequences: the running sequences' blocks.
+        adapters: LoRA adapters by name.
+        share: which of a sequence's blocks lie on this rank.
         in_flight: which batch is on the device.
         device_idle: waits, within a bound, until earlier batches have left the device.
         agreement: with the other ranks.
@@ -47,6 +54,8 @@ class Worker:
 
     walks: assemble.WorkerWalks
     sequences: SequenceTable
+    adapters: Adapters
+    share: BlockShare
     in_flight: InFlight
     device_idle: Callable[[], bool]
     agreement: Agreement | Alone
@@ -54,6 +63,10 @@ class Worker:
     block_size: int
     dp_rank: int
     is_async: bool
+
+    def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
+        """What a sequence would leave behind now, if that may be stored (``SequenceTable.look``)."""
+        return _look(self.sequences, self.adapters, sequence_id)
 
     def record_event(self) -> Any | None:
         """An event behind everything launched so far on this thread's stream."""
@@ -102,7 +115,7 @@ def build_worker(
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
     layout = CacheLayout(generator_backend.cache_pool.npu_cache)
-    shard = _shard(generator_backend, kvcache_settings, options)
+    shard = _shard(generator_backend, kvcache_settings, infer_context, options)
     counters = Counters()
     pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
     try:
@@ -113,7 +126,9 @@ def build_worker(
                 'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
             )
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
-        sequences = SequenceTable(infer_context, block_size, settles_late="la" in active)
+        share = _block_share(infer_context.spcp_parallel_info)
+        adapters = Adapters(generator_backend.model_wrapper)
+        sequences = SequenceTable(infer_context, block_size, settles_late="la" in active, share=share)
         in_flight = InFlight()
 
         def device_idle() -> bool:
@@ -126,7 +141,7 @@ def build_worker(
             memory.regions,
             _keys(generator_backend, layout, shard, options, block_size),
             shard.replica,
-            running=sequences.look,
+            running=partial(_look, sequences, adapters),
             device_idle=device_idle,
             agree=agreement.minimum,
             async_write=bool(generator_backend.kv_pool_async_write),
@@ -138,6 +153,8 @@ def build_worker(
     worker = Worker(
         walks=walks,
         sequences=sequences,
+        adapters=adapters,
+        share=share,
         in_flight=in_flight,
         device_idle=device_idle,
         agreement=agreement,
@@ -160,7 +177,18 @@ def build_worker(
     return worker
 
 
-def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard:
+def _look(sequences: SequenceTable, adapters: Adapters, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
+    found = sequences.look(sequence_id)
+    if found is None or found[0].adapter is None or adapters.is_current(found[0].adapter):
+        return found
+    return None  # its adapter was loaded anew meanwhile: what it computed is a mixture
+
+
+def _block_share(parallel: Any) -> BlockShare:
+    return BlockShare(int(parallel.scp_rank), int(parallel.scp_size))
+
+
+def _shard(backend: Any, kvcache_settings: Any, infer_context: Any, options: KvPoolOptions) -> Shard:
     group = backend.model_wrapper.mapping.attn_tp
     return model_facts.find_shard(
         model_facts.read_model_config(weights.directory_of(backend.model_wrapper)),
@@ -168,6 +196,7 @@ def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard
         tp_size=int(group.group_size),
         heads_per_rank=int(kvcache_settings.num_heads),
         share=options.shards == "auto",
+        is_dealt_out=bool(infer_context.spcp_parallel_info.sp_size > 1),
     )
 
 
@@ -212,8 +241,11 @@ def _who_runs_a_batch_together(mapping: Any, is_distributed: bool) -> tuple[int,
     tp, dp = mapping.attn_tp, mapping.attn_dp
     if is_distributed:
         return int(tp.rank), int(tp.group_size), f"dp {dp.rank}, {tp.group_size} ranks"
-    size = int(tp.group_size) * int(dp.group_size)
-    return int(dp.rank) * int(tp.group_size) + int(tp.rank), size, f"all {size} ranks"
+    cp = mapping.attn_cp
+    per_dp = int(tp.group_size) * int(cp.group_size)
+    rank = int(dp.rank) * per_dp + int(cp.rank) * int(tp.group_size) + int(tp.rank)
+    size = per_dp * int(dp.group_size)
+    return rank, size, f"all {size} ranks"
 
 
 @atexit.register

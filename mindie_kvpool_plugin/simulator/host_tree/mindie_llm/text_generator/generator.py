@@ -88,6 +88,12 @@ class Generator(PDInterface):
         """Between device and host memory: rows of (0 in or 1 out, source, destination)."""
         self.generator_backend.swap_cache(np.asarray(block_operation)[0])
 
+    def load_lora(self, lora_name, lora_path):
+        self.model_wrapper.adapter_manager.load_adapter({lora_name: lora_path})
+
+    def unload_lora(self, lora_name):
+        self.model_wrapper.adapter_manager.unload_adapter(lora_name)
+
     def execute_recover_command(self, command):
         if command == "CMD_REINIT_NPU":
             self.infer_context.reset_all_context()

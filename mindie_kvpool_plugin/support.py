@@ -155,15 +155,16 @@ MODES = (
         ("PD disaggregation, decode node", "PD 分离，Decode 节点"),
         "works",
         (
-            "the host forbids prefix_cache there; kv_pool is off and says so",
-            "宿主禁止其使用 prefix_cache；kv_pool 关闭并说明",
+            "plugin_type kv_pool alone, as the host forbids prefix_cache there: answers are stored, so that the next "
+            "turn's prefill hits them",
+            "plugin_type 只写 kv_pool（宿主在此禁止 prefix_cache）：存入回答，供下一轮 Prefill 命中",
         ),
     ),
     _mode(
         "pd_flex",
         ("PD disaggregation, flex nodes and role switch", "PD 分离，Flex 节点与角色切换"),
         "works",
-        ("pulled blocks are known to be foreign", "拉取的块视为外来内容"),
+        ("what was pulled is stored like what was computed", "拉取的内容与计算的内容一样存入"),
     ),
     _mode(
         "layerwise",

@@ -20,6 +20,7 @@ from mindie_kvpool_plugin.config.pool_file import has_section, read_pool_file
 from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
 from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
+from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.observability.log import logger
 
 if TYPE_CHECKING:
@@ -135,7 +136,10 @@ def build_plain_graph(generator_backend: types.ModuleType) -> None:
         kind = config.get("mempool_type")
         words = words_of_params(config.get("plugin_params"))
         if kind is not None and not why_off(
-            words, config.get("kv_pool_backend") or "", config.get("kv_pool_config_path") or ""
+            words,
+            config.get("kv_pool_backend") or "",
+            config.get("kv_pool_config_path") or "",
+            config.get("role") or "standard",
         ):
             config["mempool_type"] = type(kind)(0)  # MemPoolType.DISABLED
         model_wrapper = wrapped(*args, **kwargs)
@@ -190,7 +194,10 @@ def announce_written_blocks(generator: types.ModuleType) -> None:
         plugin = _plugin_of(instance)
         if plugin is not None:
             plugin.blocks_pulled(lambda: block_writes.pulled(_argument(args, kwargs, 1, "p_d_infos")))
-        return wrapped(*args, **kwargs)
+        result = wrapped(*args, **kwargs)
+        if plugin is not None and block_writes.all_arrived(result):
+            plugin.blocks_arrived(_argument(args, kwargs, 0, "input_metadata"))
+        return result
 
     def tell_recovery(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         plugin, command = _plugin_of(instance), _argument(args, kwargs, 0, "command")
@@ -244,14 +251,20 @@ def _argument(args: Args, kwargs: Kwargs, index: int, name: str) -> Any:
 
 
 def answer_scheduler(mempool: types.ModuleType) -> None:
-    """A scheduler whose pool file has a ``kv_pool`` section gets our lookups; everybody else the host's pool."""
+    """A scheduler whose pool file has a ``kv_pool`` section gets our lookups; everybody else the host's pool.
+
+    Except for a worker in which kv_pool serves: one writer, so the host's own client stands aside there, too.
+    """
 
     def create_pool(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         del instance
         named = {**dict(zip(("backend", "config_path", "role"), args, strict=False)), **kwargs}
         path = named.get("config_path") or ""
-        if named.get("role", "scheduler") != "scheduler" or not path or not has_section(path, unreadable=False):
+        if not path or not has_section(path, unreadable=False):
             return wrapped(*args, **kwargs)
+        if named.get("role", "scheduler") != "scheduler":
+            # a decode node opens a client it never uses; beside kv_pool it would register the same memory again
+            return IdlePool() if free_events.anybody_serves() else wrapped(*args, **kwargs)
         from mindie_kvpool_plugin.host.scheduler_lookup import build_lookup  # noqa: PLC0415 - numpy, only if asked
 
         return build_lookup(named["backend"], read_pool_file(path))

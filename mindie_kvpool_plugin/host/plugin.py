@@ -55,6 +55,7 @@ class KvPoolPlugin:
             plugin_words(kwargs.get("plugin_type")),
             generator_backend.kv_pool_backend,
             generator_backend.kv_pool_config_path,
+            str(kwargs.get("model_role", "standard")),
         )
         if reason is not None:
             level = logger.debug if is_warm_up else logger.warning
@@ -161,6 +162,22 @@ class KvPoolPlugin:
             # asked before the lock is taken: the batch in flight may need the step thread to go on
             is_idle = self._worker.device_idle()
             self._give_blocks_up(self._worker, find_blocks, is_computed=lambda: is_idle)
+
+    def blocks_arrived(self, metadata: Any) -> None:
+        """On that thread: they are there, so their content is what these sequences' tokens say."""
+        worker = self._worker
+        if worker is None:
+            return
+        try:
+            with self._lock:
+                for row, name in step_view.pulled_rows(metadata, worker.dp_rank):
+                    adapter = worker.adapters.find(name) if name is not None else None
+                    if name is None or adapter is not None:
+                        sequence_id, table = int(metadata.all_sequence_ids[row]), metadata.batch_block_tables[row]
+                        worker.sequences.expect(sequence_id, adapter)
+                        worker.walks.directory.rewrite(sequence_id, table[table >= 0].astype(np.int64))
+        except Exception:  # noqa: BLE001 - the engine must live
+            self._stumbled(worker, "hearing of blocks that were pulled")
 
     def _give_blocks_up(
         self, worker: Worker, find_blocks: Callable[[], BlockIds], is_computed: Callable[[], bool]

@@ -52,6 +52,7 @@ class SequenceTable:
         self._handle_of: dict[int, int] = {}
         self._hashed: dict[int, HashedTokens] = {}
         self._adapters: dict[int, Adapter] = {}
+        self._expected: dict[int, Adapter | None] = {}
         self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
@@ -130,8 +131,10 @@ class SequenceTable:
         self._grow(int(handles.max()) + 1, table.shape[1])
         strangers = self._sequence_ids[handles] != sequence_ids
         for row in np.nonzero(strangers)[0].tolist():
-            # never prefilled here, e.g. a beam: guard its blocks, keep them out of the pool
-            self.enter(int(sequence_ids[row]), int(handles[row]), table, row, poolable=False)
+            # never prefilled here: pulled from a prefill node, or e.g. a beam, which stays out of the pool
+            sequence_id = int(sequence_ids[row])
+            is_pulled, adapter = sequence_id in self._expected, self._expected.pop(sequence_id, None)
+            self.enter(sequence_id, int(handles[row]), table, row, poolable=is_pulled, adapter=adapter)
         rows = np.arange(len(handles))
         if self._settles_late:
             self._certain[handles] = self._context.get_seq_lens(handles)
@@ -151,6 +154,10 @@ class SequenceTable:
         self._latest[handles] = _boxed(table)
         self._latest_row[handles] = rows
         return current, new
+
+    def expect(self, sequence_id: int, adapter: Adapter | None) -> None:
+        """A sequence whose prompt another node has computed will decode here: its tokens name its blocks."""
+        self._expected[sequence_id] = adapter
 
     def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
         """What the sequence would leave behind now, and which blocks are still those it was given.
@@ -188,6 +195,7 @@ class SequenceTable:
     def _forget(self, sequence_id: int) -> int | None:
         self._hashed.pop(sequence_id, None)
         self._adapters.pop(sequence_id, None)
+        self._expected.pop(sequence_id, None)
         return self._handle_of.pop(sequence_id, None)
 
     def sequences(self) -> Sequence[int]:

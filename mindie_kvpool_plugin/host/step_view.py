@@ -107,6 +107,13 @@ def _begins(metadata: Any, count: int) -> npt.NDArray[np.bool_]:
     return begins
 
 
+def pulled_rows(metadata: Any, dp_rank: int) -> list[tuple[int, str | None]]:
+    """Rows of sequences whose blocks another node has computed, with the name of their LoRA adapter."""
+    rows = np.flatnonzero(_is_own(metadata, dp_rank)).tolist()
+    adapters = metadata.adapter_ids or [None] * len(metadata.all_sequence_ids)
+    return [(row, adapters[row] or None) for row in rows]
+
+
 def appending(metadata: Any, rows: npt.NDArray[np.int64], share: BlockShare) -> npt.NDArray[np.bool_]:
     """Which of these decoding rows write into a block of this rank."""
     if share.size == 1:

@@ -121,11 +121,12 @@ def fresh(wheel, tmp_path):
 
 @pytest.fixture(scope="session")
 def host_source():
-    """The real host's package folder: MINDIE_LLM_SRC/mindie_llm, or an installed one."""
+    """The real host's package folder: MINDIE_LLM_SRC/mindie_llm, or an installed one; never the stand-in."""
     named = os.environ.get("MINDIE_LLM_SRC")
     if named:
         return Path(named, "mindie_llm")
-    spec = importlib.machinery.PathFinder.find_spec("mindie_llm")
+    elsewhere = [entry for entry in sys.path if STAND_IN.parent != Path(entry or ".").resolve()]
+    spec = importlib.machinery.PathFinder.find_spec("mindie_llm", elsewhere)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("needs MindIE-LLM: set MINDIE_LLM_SRC to a source tree")
     return Path(next(iter(spec.submodule_search_locations)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,9 @@ def pull_junk(engine: Engine) -> None:
 
     generator = engine.workers[0].generator
     generator.separate_deployment_worker = Link()
-    pull = threading.Thread(target=generator.pull_kv, args=(None, [(1, [0], list(OWN)[:2]), (2, [0], list(OWN)[2:])]))
+    nobodys = SimpleNamespace(all_sequence_ids=np.zeros(0, np.int64), batch_dp_rank_ids=None, adapter_ids=None)
+    sources = [(1, [0], list(OWN)[:2]), (2, [0], list(OWN)[2:])]
+    pull = threading.Thread(target=generator.pull_kv, args=(nobodys, sources))
     pull.start()
     pull.join(JOIN_S)
     assert not pull.is_alive()
@@ -116,6 +119,7 @@ def judge(engine: Engine, is_guarded: bool, pool_blocks: int = 5) -> None:
     again = engine.done[-1]
     if is_guarded:
         assert again.pool_blocks == pool_blocks
+        assert engine.plugin("kv_pool").counters.hook_errors == 0
         assert_right_so_far(engine)
     else:
         assert engine.oracle.corruptions > 0

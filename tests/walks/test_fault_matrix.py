@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mindie_kvpool_plugin.simulator.fault_matrix import FAULTS, Cell, all_cells, main, run_cell, slice_of_cells
+from chaos.fault_matrix import FAULTS, Cell, all_cells, main, run_cell, slice_of_cells
 from mindie_kvpool_plugin.simulator.faults import KINDS, parse_spec
 
 REQUESTS = 60
@@ -32,7 +32,7 @@ def test_matrix_has_every_kind_in_every_mode() -> None:
 
 def test_matrix_reports_an_engine_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception is an outcome that is not right."""
-    monkeypatch.setattr("mindie_kvpool_plugin.simulator.fault_matrix.HBM_BLOCKS", 2)
+    monkeypatch.setattr("chaos.fault_matrix.HBM_BLOCKS", 2)
     outcome = run_cell(slice_of_cells(3)[0])
     assert "OutOfBlocksError" in outcome.exception
     assert not outcome.is_right

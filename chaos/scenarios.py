@@ -1,42 +1,28 @@
 """Breaks a real Mooncake under simulated engines: kills, freezes and restarts its processes, and counts what that does.
 
-``python -m mindie_kvpool_plugin.simulator.chaos`` runs every scenario, ``--only NAME`` some.  A scenario is a
-function that has a real ``mooncake_master`` and starts engines, each in a process of its own
-(``simulator.chaos_engine``).  It must show that its fault happened (``Report.proof``); what must hold is the
-same for all: no corruption, no wrong answer, no leaked block, no exception.  Loopback only, and only
-processes started here are ever signalled.
+``python -m chaos.scenarios`` runs every scenario, ``--only NAME`` some.  A scenario is a function that has a
+real ``mooncake_master`` and starts engines (``chaos.stage``).  It must show that its fault happened
+(``Report.proof``); what must hold is the same for all: no corruption, no wrong answer, no leaked block, no
+exception.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import json
-import os
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from mindie_kvpool_plugin.simulator.chaos_engine import ChaosConfig
-from mindie_kvpool_plugin.simulator.mooncake_master import BreakableMaster, write_pool_file
+from chaos.stage import ANSWER_TIMEOUT_S, JUDGED, START_TIMEOUT_S, EngineProcess, Report, Stage, frozen
+from mindie_kvpool_plugin.simulator.mooncake_master import BreakableMaster
 
-START_TIMEOUT_S = 60.0
-ANSWER_TIMEOUT_S = 120.0
-CLOSE_TIMEOUT_S = 90.0
-SEGMENT_BYTES = 16 * 1024**2
-POLL_S = 0.02
 PHASE_S = 4.0
 """How long throughput is measured before a fault and after it."""
 RECOVERY_S = 5.0
@@ -44,202 +30,6 @@ RECOVERED_SHARE = 0.95
 HITS_RETURN_S = 10.0
 FLAGS = ("--default_kv_lease_ttl=500ms", "--client_ttl=5", "--enable_metric_reporting=false")
 WIDTH = 140  # of the table in a file
-JUDGED = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
-
-
-class ChaosError(Exception):
-    """A scenario could not be carried out, or an engine stopped."""
-
-
-class EngineProcess:
-    """An engine in a process of its own.
-
-    Attributes:
-        facts: all it said that counts, oldest first.
-    """
-
-    def __init__(self, config: ChaosConfig, log: Path) -> None:
-        self.facts: list[dict[str, Any]] = []
-        self._heard = threading.Condition()
-        self._is_over = False
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-m", "mindie_kvpool_plugin.simulator.chaos_engine", _as_json(config)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def last(self) -> dict[str, Any]:
-        """The newest counts."""
-        with self._heard:
-            return next((facts for facts in reversed(self.facts) if "requests" in facts), {})
-
-    def wait_for(self, event: str, timeout_s: float = ANSWER_TIMEOUT_S, after: int = 0) -> dict[str, Any]:
-        """The first ``event`` it says after the first ``after`` lines.
-
-        Raises:
-            ChaosError: it stopped, or said nothing in time.
-        """
-        return self.wait_until(lambda facts: facts["event"] == event, f'"{event}"', timeout_s, after)
-
-    def wait_until(
-        self, is_met: Callable[[dict[str, Any]], bool], what: str, timeout_s: float, after: int = 0
-    ) -> dict[str, Any]:
-        """The first line after ``after`` lines that meets the condition.
-
-        Raises:
-            ChaosError: it stopped, or no such line came in time.
-        """
-        deadline = time.monotonic() + timeout_s
-        with self._heard:
-            while True:
-                for facts in self.facts[after:]:
-                    if is_met(facts):
-                        return facts
-                    if facts["event"] in ("exception", "refused"):
-                        raise ChaosError(f"engine {self.pid}: {facts['text']}")
-                after = len(self.facts)
-                left = deadline - time.monotonic()
-                if self._is_over or left <= 0:
-                    raise ChaosError(f"engine {self.pid} {'ended' if self._is_over else 'is silent'}, expected {what}")
-                self._heard.wait(left)
-
-    def tell(self, do: str, **more: Any) -> int:
-        """Give a command; answers how many lines were heard before."""
-        with self._heard:
-            heard = len(self.facts)
-        if self._process.stdin is not None:
-            self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
-            self._process.stdin.flush()
-        return heard
-
-    def ask(self, requests: int) -> dict[str, Any]:
-        """Let it answer some requests; its counts afterwards."""
-        return self.wait_for("done", after=self.tell("serve", requests=requests))
-
-    def stop_serving(self) -> dict[str, Any]:
-        """End an open-ended ``serve``; its counts."""
-        return self.wait_for("done", after=self.tell("serve", requests=0))
-
-    def close(self) -> None:
-        """End it properly.
-
-        Raises:
-            ChaosError: it did not end in time.
-        """
-        self.wait_for("closed", CLOSE_TIMEOUT_S, after=self.tell("close"))
-        self._process.wait(CLOSE_TIMEOUT_S)
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is said good-bye to."""
-        self._process.kill()
-        self._process.wait(START_TIMEOUT_S)
-
-    def end(self) -> None:
-        """Whatever state it is in."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGCONT)
-        self.kill()
-        self._listener.join(START_TIMEOUT_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-    def _listen(self) -> None:
-        for line in self._process.stdout or ():
-            with self._heard:
-                self.facts.append(json.loads(line))
-                self._heard.notify_all()
-        with self._heard:
-            self._is_over = True
-            self._heard.notify_all()
-
-
-@dataclass
-class Report:
-    """What a scenario found.
-
-    Attributes:
-        name: the scenario.
-        proof: what shows that the fault happened; empty: it did not.
-        totals: counts of all engines that answered.
-        notes: measured figures, in words.
-        misses: figures that are not yet what they should be.
-        exception: why it could not be carried through.
-        seconds: how long it took.
-    """
-
-    name: str
-    proof: str = ""
-    totals: dict[str, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    misses: list[str] = field(default_factory=list)
-    exception: str = ""
-    seconds: float = 0.0
-
-    @property
-    def is_right(self) -> bool:
-        """The fault happened and nothing went wrong."""
-        return bool(self.proof) and not self.exception and not any(self.totals.get(name, 0) for name in JUDGED)
-
-    def add(self, facts: dict[str, Any]) -> None:
-        """Count what one engine did."""
-        for name, value in facts.items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                self.totals[name] = self.totals.get(name, 0) + value
-
-
-@dataclass
-class Stage:
-    """A running master and whoever uses it.
-
-    Attributes:
-        master: the master.
-        report: what is found.
-        folder: for pool files and logs.
-    """
-
-    master: BreakableMaster
-    report: Report
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self._engines: list[EngineProcess] = []
-
-    def engine(self, *, address: str = "", with_pool: bool = True, **config: Any) -> EngineProcess:
-        """Start an engine; do not wait for it."""
-        pool_file = ""
-        if with_pool:
-            path = self.folder / f"pool-{len(self._engines)}.json"
-            write_pool_file(path, address or self.master.address, SEGMENT_BYTES)
-            pool_file = str(path)
-        self._engines.append(EngineProcess(ChaosConfig(pool_file=pool_file, **config), self.folder / "engines.log"))
-        return self._engines[-1]
-
-    def ready(self, **config: Any) -> EngineProcess:
-        """Start an engine and wait until it serves."""
-        engine = self.engine(**config)
-        engine.wait_for("ready", START_TIMEOUT_S)
-        return engine
-
-    def end(self) -> None:
-        """End every process that is left."""
-        for engine in self._engines:
-            engine.end()
-
-
-# -- scenarios: each breaks one thing --------------------------------------------------------------------
 
 
 def peer_killed(stage: Stage) -> None:
@@ -426,26 +216,6 @@ def run_scenario(name: str) -> Report:
     return report
 
 
-@contextlib.contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """SIGSTOP a process of ours until the block ends; every thread of it stands still inside."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _stands_still(pid):
-            if time.monotonic() > deadline:
-                raise ChaosError(f"process {pid} does not stop")
-            time.sleep(POLL_S)
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def _stands_still(pid: int) -> bool:
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return set(states) == {"T"}
-
-
 def _let_pass(seconds: float) -> None:
     """The length of a measurement, not a way to wait for something."""
     time.sleep(seconds)
@@ -478,10 +248,6 @@ def _closed_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _as_json(config: ChaosConfig) -> str:
-    return json.dumps(dataclasses.asdict(config))
 
 
 def _show(reports: list[Report], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""One simulated engine in a process of its own, for ``simulator.chaos``; it may be frozen or killed at any moment.
+"""One simulated engine in a process of its own, for ``chaos.stage``; it may be frozen or killed at any moment.
 
 Commands come as JSON lines on standard input, answers go as JSON lines to standard output: ``ready`` or
 ``refused`` first, a ``window`` every so often while it serves, ``done`` after a command, ``exception`` if the

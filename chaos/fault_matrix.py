@@ -1,6 +1,6 @@
 """Every fault x scheduling x asyncWrite x ranks x pool: what happened, and that nothing went wrong.
 
-``python -m mindie_kvpool_plugin.simulator.fault_matrix`` runs all cells, a few at a time, each in a process
+``python -m chaos.fault_matrix`` runs all cells, a few at a time, each in a process
 of its own, and prints one line per fault.  The traffic is made of few long prefixes in a device memory that
 holds a fraction of them, so most of what a request needs is a reload.  Exit status 1 if anything went wrong.
 """

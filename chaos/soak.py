@@ -1,6 +1,6 @@
 """Many small requests through one engine: does anything grow?
 
-``python -m mindie_kvpool_plugin.simulator.soak`` prints what the process holds at the start, in the middle and
+``python -m chaos.soak`` prints what the process holds at the start, in the middle and
 at the end.  The start is taken after a warm-up in which pool, queues and allocators fill.  Exit status 1 if
 something was wrong or grew.
 """

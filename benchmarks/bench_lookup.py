@@ -13,7 +13,7 @@ from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from tests.conftest import Memory
 
 BLOCKS, RANKS, FIRST = 256, 8, 32

@@ -16,9 +16,9 @@ from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
-from mindie_kvpool_plugin.pools.checked import CheckedPool
-from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
-from mindie_kvpool_plugin.pools.late import LatePool
+from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.guards.checked import CheckedPool
+from mindie_kvpool_plugin.pools.guards.late import LatePool
 from mindie_kvpool_plugin.pools.registry import open_pool
 
 

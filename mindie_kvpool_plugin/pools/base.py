@@ -6,7 +6,7 @@ buffers lie in registered regions and stay valid until the call returns.  After:
 key, in order.  A call that fails half way says so per key; backends do not raise for a pool's
 failure, and when a call returns nobody reads or writes its buffers any more.  "Not there" and "full"
 are ordinary answers; a call of which the pool's service or transport failed returns ``Answers`` that
-say why, and ``guarded`` counts them.
+say why, and ``guards.breaker`` counts them.
 Only opening and registering raise (``errors.PoolError``, ``errors.ConfigError``).
 """
 

@@ -1,6 +1,6 @@
 """The Mooncake Store behind the pool contract.
 
-Each call becomes calls of the binding that its transport survives (``slice_gate``), and the binding's
+Each call becomes calls of the binding that its transport survives (``gate``), and the binding's
 many ways to say "no" become one ``bool`` per key: negative codes, which Python takes for true; sizes;
 result lists that are empty; keys of which only the last destination would have been filled.
 
@@ -24,20 +24,19 @@ from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.config.pool_file import PoolFile, build
 from mindie_kvpool_plugin.observability.log import RateLimited
-from mindie_kvpool_plugin.pools import mooncake_codes as codes
-from mindie_kvpool_plugin.pools import mooncake_start as start
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
-from mindie_kvpool_plugin.pools.lanes import Lanes, Part, Rows
-from mindie_kvpool_plugin.pools.mooncake_address import P2P_HANDSHAKE
-from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient
-from mindie_kvpool_plugin.pools.mooncake_peers import Peers
-from mindie_kvpool_plugin.pools.mooncake_places import Places
-from mindie_kvpool_plugin.pools.wedge_watch import UNKNOWN_PEER, WedgeWatch
+from mindie_kvpool_plugin.pools.mooncake import codes, start
+from mindie_kvpool_plugin.pools.mooncake.address import P2P_HANDSHAKE
+from mindie_kvpool_plugin.pools.mooncake.client import Connection, MooncakeClient
+from mindie_kvpool_plugin.pools.mooncake.lanes import Lanes, Part, Rows
+from mindie_kvpool_plugin.pools.mooncake.peers import Peers
+from mindie_kvpool_plugin.pools.mooncake.places import Places
+from mindie_kvpool_plugin.pools.mooncake.wedge import UNKNOWN_PEER, WedgeWatch
 
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
-# Mooncake waits for each key of a call in turn, 1 to 2 s (mooncake_start), if their peer hangs.  A get's first piece
+# Mooncake waits for each key of a call in turn, 1 to 2 s (``start``), if their peer hangs.  A get's first piece
 # is this small, so that a peer that hung after it was last heard is met with few keys; the rest is then given up.
 FIRST_KEYS = 4
 GROWTH = 4

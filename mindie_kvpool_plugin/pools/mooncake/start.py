@@ -20,16 +20,16 @@ from typing import Any
 from mindie_kvpool_plugin.config.models import MIB, MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
 from mindie_kvpool_plugin.pools.base import Role
-from mindie_kvpool_plugin.pools.mooncake_address import (
+from mindie_kvpool_plugin.pools.mooncake.address import (
     claim_name,
     listening_ports,
     master_addresses,
     probe_master,
     split_hostname,
 )
-from mindie_kvpool_plugin.pools.mooncake_client import Connection
-from mindie_kvpool_plugin.pools.mooncake_codes import meaning
-from mindie_kvpool_plugin.pools.slice_gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.client import Connection
+from mindie_kvpool_plugin.pools.mooncake.codes import meaning
+from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
 
 SMALLEST_SEGMENT_BYTES = 16 * MIB  # Mooncake refuses less; 0 means none
 RDMA_DEVICES = "/sys/class/infiniband"  # RoCE devices are listed here too
@@ -126,7 +126,7 @@ def _installed() -> str:
 def set_environment(options: MooncakeOptions) -> None:
     """Mooncake's own settings, read by ``setup`` and the first call; what the user has set stays."""
     for name, value in {
-        # the queue per peer: 1024 by default, and overrunning it loses the peer (pools.wedge_watch)
+        # the queue per peer: 1024 by default, and overrunning it loses the peer (pools.mooncake.wedge)
         "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",
         # 20 by default, each up to 4.3 s with every thread stopped
         "MC_STORE_CLIENT_SETUP_RETRIES": "1",

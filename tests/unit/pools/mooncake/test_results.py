@@ -10,11 +10,13 @@ import pytest
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import PoolError
-from mindie_kvpool_plugin.pools import mooncake, mooncake_client, mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool
-from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient
-from mindie_kvpool_plugin.pools.slice_gate import SliceGate
-from mindie_kvpool_plugin.pools.wedge_watch import WedgeWatch
+from mindie_kvpool_plugin.pools.mooncake import client as mooncake_client
+from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
+from mindie_kvpool_plugin.pools.mooncake.client import Connection, MooncakeClient
+from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.wedge import WedgeWatch
 from tests.conftest import Memory, wait_until
 
 

@@ -1,7 +1,7 @@
 """Where objects lie, asked before they are moved: at home, with a peer that answers, or with one that does not.
 
 Home is this process's own segment: Mooncake copies memory there, which cannot hang and fills no queue.
-The question is one more call to the master, about 80 us and 2 us per key; ``mooncake`` asks it for a few
+The question is one more call to the master, about 80 us and 2 us per key; ``pool`` asks it for a few
 keys at a time, while others are on their way.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mindie_kvpool_plugin.observability.log import RateLimited
-from mindie_kvpool_plugin.pools.mooncake_client import MooncakeClient
-from mindie_kvpool_plugin.pools.mooncake_peers import Peers
+from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
+from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 
 LOOK_S = 1.0  # how often puts look where they went
 LOOK_AT = 16  # of a put's blocks

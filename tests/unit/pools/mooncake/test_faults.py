@@ -12,7 +12,8 @@ import pytest
 
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import PoolError
-from mindie_kvpool_plugin.pools import mooncake, mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
 from tests.conftest import HOST, Memory, freeze, wait_until
 
 PEER_KEYS = [f"peer/{number}" for number in range(8)]

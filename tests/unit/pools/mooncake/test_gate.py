@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from mindie_kvpool_plugin.pools.slice_gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
 from tests.conftest import wait_until
 
 

@@ -4,7 +4,7 @@ A TCP client whose queue to a peer was overrun answers -800 for every later tran
 ever; other peers keep working and lookups still say "exists".  Only a new client helps, and that costs
 this process's part of the pool, so the verdict needs all of this: several calls in which every
 transfer to one peer failed and none succeeded, spread over longer than the master keeps the keys of a
-dead or hanging process, and a peer that answers (``mooncake_peers``).
+dead or hanging process, and a peer that answers (``peers``).
 
 The watch keeps counts and reads nothing else; whoever owns the client acts on the verdict.
 """

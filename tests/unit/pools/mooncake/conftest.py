@@ -14,7 +14,7 @@ import pytest
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool, open_pool
 from tests.conftest import Master, mooncake_keys, write_pool_file
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 class Child:
@@ -22,7 +22,7 @@ class Child:
 
     def __init__(self, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.unit.pools.child", *arguments],
+            [sys.executable, "-m", "tests.unit.pools.mooncake.child", *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ import pytest
 
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
-from mindie_kvpool_plugin.pools.late import LatePool
+from mindie_kvpool_plugin.pools.guards.late import LatePool
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from tests.conftest import Memory, wait_until
 

@@ -1,6 +1,6 @@
 """Programs that tests run in a process of their own, because they may crash, wedge or be killed.
 
-``python -m tests.unit.pools.child <function> <arguments>``; each prints one JSON line when it is done.
+``python -m tests.unit.pools.mooncake.child <function> <arguments>``; each prints one JSON line when it is done.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import threading
 import time
 from pathlib import Path
 
+from mindie_kvpool_plugin.pools.mooncake.wedge import WedgeWatch
 from mindie_kvpool_plugin.pools.registry import open_pool
-from mindie_kvpool_plugin.pools.wedge_watch import WedgeWatch
 from tests.conftest import HOST, Memory, free_port, write_pool_file
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mindie_kvpool_plugin.pools import mooncake_peers
-from mindie_kvpool_plugin.pools.mooncake_peers import Peers, ask
+from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake.peers import Peers, ask
 from tests.conftest import HOST, free_port, wait_until
 
 

@@ -23,7 +23,7 @@ from mindie_kvpool_plugin.config.models import LocalDramOptions
 from mindie_kvpool_plugin.config.pool_file import PoolFile, build
 from mindie_kvpool_plugin.native import native
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
-from mindie_kvpool_plugin.pools.slabs import Slabs, Slot
+from mindie_kvpool_plugin.pools.local_dram.slabs import Slabs, Slot
 
 SMALL_BYTES = 1024  # an alias has 16 bytes; such values are not worth a slab
 

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.pools import local_dram
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
-from mindie_kvpool_plugin.pools.slabs import Slabs
+from mindie_kvpool_plugin.pools.local_dram import pool as local_dram
+from mindie_kvpool_plugin.pools.local_dram.slabs import Slabs
 from tests.conftest import Memory
 
 KIB = 1024

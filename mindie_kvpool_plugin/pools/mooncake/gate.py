@@ -1,7 +1,7 @@
 """How many slices may be on their way to other processes at once, over all threads of this one.
 
 Mooncake's TCP transport keeps a bounded queue per peer; a process that overruns it, with one call or
-with several threads together, loses that peer for good (``pools.wedge_watch``).  So every transfer
+with several threads together, loses that peer for good (``wedge``).  So every transfer
 passes this gate first.  Waiters are served in the order they came: no thread starves.
 """
 

@@ -23,8 +23,8 @@ from typing import Any, TypeAlias, TypeVar
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import KvPoolError, PoolError
 from mindie_kvpool_plugin.observability.log import logger
-from mindie_kvpool_plugin.pools.mooncake_codes import meaning
-from mindie_kvpool_plugin.pools.slice_gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.codes import meaning
+from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
 
 Store: TypeAlias = Any
 """``mooncake.store.MooncakeDistributedStore``, which has no type information."""

@@ -13,9 +13,8 @@ import pytest
 
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
-from mindie_kvpool_plugin.pools import mooncake_address
-from mindie_kvpool_plugin.pools import mooncake_start as start
-from mindie_kvpool_plugin.pools.mooncake import open_pool
+from mindie_kvpool_plugin.pools.mooncake import address as mooncake_address
+from mindie_kvpool_plugin.pools.mooncake import open_pool, start
 from tests.conftest import HOST, Master, free_port, mooncake_keys, write_pool_file
 
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.pools.lanes import Lanes, Part
+from mindie_kvpool_plugin.pools.mooncake.lanes import Lanes, Part
 
 
 def _parts(count: int, *, goes_alone: bool = False) -> list[Part]:

@@ -20,7 +20,7 @@ GIVEN_UP: Final = -1_000_005
 SILENT_PEER: Final = -1_000_006
 
 EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN, SILENT_PEER})
-"""Evicted since the lookup, full, closed, or told once per peer (mooncake_peers).  Not worth a warning."""
+"""Evicted since the lookup, full, closed, or told once per peer (``peers``).  Not worth a warning."""
 
 SERVICE_FAILED: Final = frozenset({NO_TURN, RPC_FAILED, RPC_TIMEOUT, RAISED, WRONG_LENGTH})
 """The master or the client failed, whatever the key."""

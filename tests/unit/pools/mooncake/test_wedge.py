@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mindie_kvpool_plugin.pools.wedge_watch import WedgeWatch
+from mindie_kvpool_plugin.pools.mooncake.wedge import WedgeWatch
 
 
 def test_watch_needs_several_calls_over_time() -> None:

@@ -81,3 +81,52 @@ class PoolBackend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait for calls in flight, then let go of everything.  Later calls answer False."""
+
+
+class PoolWrapper(PoolBackend):
+    """A pool around another one: whatever a subclass does not change is the inner pool's, figures included.
+
+    Args:
+        inner: the pool inside.
+
+    Attributes:
+        inner: the pool inside; a subclass may replace it while calls are running.
+    """
+
+    def __init__(self, inner: PoolBackend) -> None:
+        self.inner = inner
+
+    @property
+    def put_proof_s(self) -> float:
+        """The inner pool's."""
+        return self.inner.put_proof_s
+
+    @property
+    def answer_proof_s(self) -> float:
+        """The inner pool's."""
+        return self.inner.answer_proof_s
+
+    @property
+    def is_available(self) -> bool:
+        """The inner pool's."""
+        return self.inner.is_available
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.exists(keys)
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.put(keys, buffers, groups)
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.get(keys, buffers)
+
+    def register(self, regions: Sequence[Region]) -> None:
+        """With the inner pool."""
+        self.inner.register(regions)
+
+    def close(self) -> None:
+        """Close the inner pool."""
+        self.inner.close()

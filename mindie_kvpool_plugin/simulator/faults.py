@@ -22,15 +22,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import Buffers, Region
+from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.pools import registry
-from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper, Role
 
 FAULTY = "faulty"
 """The backend's name inside ``injected``."""
@@ -222,7 +221,7 @@ def rank_of(thread_name: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-class FaultyPool(PoolBackend):
+class FaultyPool(PoolWrapper):
     """A backend that breaks its promises as a spec says.
 
     Args:
@@ -231,11 +230,8 @@ class FaultyPool(PoolBackend):
         rank: whose client this is, -1 for the scheduler's.
     """
 
-    put_proof_s: ClassVar[float] = 0.0
-
     def __init__(self, inner: PoolBackend, record: FaultRecord, rank: int = 0) -> None:
-        self.inner = inner
-        self.put_proof_s = inner.put_proof_s  # type: ignore[misc] # it is the real one's
+        super().__init__(inner)
         self._record = record
         spec = record.spec
         self._get_dice, self._put_dice, self._exists_dice = (
@@ -295,14 +291,6 @@ class FaultyPool(PoolBackend):
             raise InjectedError("get")
         answers = self._fetch(keys, buffers)
         return answers[:-1] if fault == "wrong_length" else answers
-
-    def register(self, regions: Sequence[Region]) -> None:
-        """As the real one."""
-        self.inner.register(regions)
-
-    def close(self) -> None:
-        """As the real one."""
-        self.inner.close()
 
     def _store(
         self,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.blocks import Buffers, Region
-from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
 from mindie_kvpool_plugin.pools.registry import open_pool
 from tests.conftest import CAPACITY_BYTES, Master, mooncake_keys, write_pool_file
 
@@ -52,27 +52,24 @@ def own_pool(open_another: OpenPool) -> PoolBackend:
     return open_another()
 
 
-class UnderPrefix(PoolBackend):
+class UnderPrefix(PoolWrapper):
     """A pool seen through a prefix of its own."""
 
     def __init__(self, pool: PoolBackend, prefix: str) -> None:
-        self._pool = pool
+        super().__init__(pool)
         self._prefix = prefix
 
     def _under(self, names: Sequence[str]) -> list[str]:
         return [f"{self._prefix}/{name}" for name in names]
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
-        return self._pool.exists(self._under(keys))
+        return self.inner.exists(self._under(keys))
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
-        return self._pool.put(self._under(keys), buffers, groups and self._under(groups))
+        return self.inner.put(self._under(keys), buffers, groups and self._under(groups))
 
     def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
-        return self._pool.get(self._under(keys), buffers)
-
-    def register(self, regions: Sequence[Region]) -> None:
-        self._pool.register(regions)
+        return self.inner.get(self._under(keys), buffers)
 
     def close(self) -> None:
         raise AssertionError("a test that closes its pool takes own_pool")

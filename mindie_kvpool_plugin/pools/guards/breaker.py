@@ -24,10 +24,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mindie_kvpool_plugin.blocks import Buffers, Region
+from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.base import Answers, PoolBackend
+from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
 from mindie_kvpool_plugin.pools.call_thread import CallThread
 
 SLOW_BYTES_PER_S = 256 * 1024**2  # a large transfer may take longer: this much more per second of it
@@ -69,16 +69,15 @@ class _Call:
     is_trial: bool
 
 
-class GuardedPool(PoolBackend):
-    """A backend behind a breaker.
+class GuardedPool(PoolWrapper):
+    """A backend behind a breaker; ``register``, a start-up call, passes unguarded.
 
     Attributes:
-        inner: the backend.
         state: where the breaker stands.
     """
 
     def __init__(self, inner: PoolBackend, name: str, policy: BreakerPolicy, counters: Counters) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.state = State.CLOSED
         self._name = name
         self._policy = policy
@@ -93,16 +92,6 @@ class GuardedPool(PoolBackend):
         self._closing = threading.Event()
         self._lookups = CallThread("kvpool-lookup") if policy.lookup_budget_s is not None else None
         self._log = RateLimited()
-
-    @property
-    def put_proof_s(self) -> float:
-        """The backend's."""
-        return self.inner.put_proof_s
-
-    @property
-    def answer_proof_s(self) -> float:
-        """As the backend's."""
-        return self.inner.answer_proof_s
 
     @property
     def is_available(self) -> bool:
@@ -125,16 +114,12 @@ class GuardedPool(PoolBackend):
         size = len(keys) * buffers.block_bytes
         return self._guard("get", len(keys), size, lambda: self.inner.get(keys, buffers))
 
-    def register(self, regions: Sequence[Region]) -> None:
-        """The backend's, unguarded: a start-up call."""
-        self.inner.register(regions)
-
     def close(self) -> None:
         """End the probes, then close the backend."""
         self._closing.set()
         if self._lookups is not None:
             self._lookups.close()
-        self.inner.close()
+        super().close()
 
     def _guard(self, what: str, count: int, size_bytes: int, ask: Callable[[], Sequence[bool]]) -> list[bool]:
         if not count:

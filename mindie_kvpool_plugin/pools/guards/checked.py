@@ -25,14 +25,14 @@ from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.base import Answers, PoolBackend
+from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
 
 CHECKSUM_BYTES = 16
 MAX_ROWS = 1024  # blocks of one call to the backend: 16 KiB of checksums
 
 
-class CheckedPool(PoolBackend):
-    """A backend whose blocks carry a checksum.
+class CheckedPool(PoolWrapper):
+    """A backend whose blocks carry a checksum; ``exists`` says nothing of it, it shows when a block is loaded.
 
     Args:
         inner: the backend.
@@ -43,26 +43,12 @@ class CheckedPool(PoolBackend):
     """
 
     def __init__(self, inner: PoolBackend, counters: Counters) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._counters = counters
         self._new_hash = _load_hash()
         self._put_sums = _Arena()
         self._get_sums = _Arena()
         self._log = RateLimited()
-
-    @property
-    def put_proof_s(self) -> float:
-        """The backend's."""
-        return self.inner.put_proof_s
-
-    @property
-    def is_available(self) -> bool:
-        """The backend's."""
-        return self.inner.is_available
-
-    def exists(self, keys: Sequence[str]) -> list[bool]:
-        """The backend's answer: whether the bytes are right shows when they are loaded."""
-        return self.inner.exists(keys)
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
         """Store each block with its checksum."""
@@ -97,10 +83,6 @@ class CheckedPool(PoolBackend):
     def register(self, regions: Sequence[Region]) -> None:
         """Make the checksums' memory known, too."""
         self.inner.register([*regions, self._put_sums.region, self._get_sums.region])
-
-    def close(self) -> None:
-        """Close the backend."""
-        self.inner.close()
 
     def _checksums(self, keys: Sequence[str], buffers: Buffers) -> npt.NDArray[np.uint8]:
         kinds = [ctypes.c_char * size for size in buffers.sizes.tolist()]

@@ -5,7 +5,7 @@ so the walks run as always: what a scheduler promised is lowered to what the dev
 agreement of all ranks as for any other loss.  A thread tries again after ``FIRST_RETRY_S``, then twice as
 late each time: opening a client can stop every Python thread for as long as a silent master is waited for.
 
-Ownership: ``_inner`` and ``_regions`` under ``_lock``; a pool is published only after it took the memory.
+Ownership: ``inner`` and ``_regions`` under ``_lock``; a pool is published only after it took the memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,40 @@ from collections.abc import Callable, Sequence
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.observability.log import logger
-from mindie_kvpool_plugin.pools.base import PoolBackend
+from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
 
 FIRST_RETRY_S = 10.0
 LONGEST_RETRY_S = 300.0
 
 
-class LatePool(PoolBackend):
+class NoPool(PoolBackend):
+    """Stands in while there is no pool: nothing is there, nothing is stored."""
+
+    is_available = False
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """No."""
+        return [False] * len(keys)
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        """Nothing stored."""
+        return [False] * len(keys)
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        """Nothing delivered."""
+        return [False] * len(keys)
+
+    def register(self, regions: Sequence[Region]) -> None:
+        """Nothing to tell."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+NO_POOL = NoPool()
+
+
+class LatePool(PoolWrapper):
     """Opens a pool now or later.
 
     Args:
@@ -35,63 +62,28 @@ class LatePool(PoolBackend):
     """
 
     def __init__(self, open_pool: Callable[[], PoolBackend], name: str, first_retry_s: float = FIRST_RETRY_S) -> None:
+        super().__init__(NO_POOL)
         self._open_pool = open_pool
         self._name = name
         self._first_retry_s = first_retry_s
-        self._inner: PoolBackend | None = None
         self._regions: list[Region] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._retrier: threading.Thread | None = None
         try:
-            self._inner = open_pool()
+            self.inner = open_pool()
         except PoolError as error:
             self._try_later(error)
-
-    @property
-    def put_proof_s(self) -> float:
-        """The pool's."""
-        inner = self._inner
-        return inner.put_proof_s if inner is not None else 0.0
-
-    @property
-    def answer_proof_s(self) -> float:
-        """As the backend's, once there is one."""
-        inner = self._inner
-        return inner.answer_proof_s if inner is not None else 0.0
-
-    @property
-    def is_available(self) -> bool:
-        """Whether the pool is there."""
-        inner = self._inner
-        return inner is not None and inner.is_available
-
-    def exists(self, keys: Sequence[str]) -> list[bool]:
-        """The pool's answer, or no."""
-        inner = self._inner
-        return inner.exists(keys) if inner is not None else [False] * len(keys)
-
-    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
-        """The pool's answer, or nothing stored."""
-        inner = self._inner
-        return inner.put(keys, buffers, groups) if inner is not None else [False] * len(keys)
-
-    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
-        """The pool's answer, or nothing delivered."""
-        inner = self._inner
-        return inner.get(keys, buffers) if inner is not None else [False] * len(keys)
 
     def register(self, regions: Sequence[Region]) -> None:
         """Register with the pool, now or when it comes; a pool that refuses is tried again later."""
         with self._lock:
             self._regions.extend(regions)
-            inner = self._inner
-        if inner is None:
-            return
+            inner = self.inner
         try:
             inner.register(regions)
         except PoolError as error:
-            self._inner = None
+            self.inner = NO_POOL
             inner.close()
             self._try_later(error)
 
@@ -101,9 +93,8 @@ class LatePool(PoolBackend):
         if self._retrier is not None:
             self._retrier.join()
         with self._lock:
-            inner, self._inner = self._inner, None
-        if inner is not None:
-            inner.close()
+            inner, self.inner = self.inner, NO_POOL
+        inner.close()
 
     def _try_later(self, error: PoolError) -> None:
         logger.error(
@@ -133,7 +124,7 @@ class LatePool(PoolBackend):
                 with self._lock:
                     new = self._regions[done:]
                     if not new:
-                        self._inner = pool
+                        self.inner = pool
                         return
                 pool.register(new)
                 done += len(new)

@@ -28,8 +28,9 @@ def mooncake(segment_bytes: int, clients: int = 1) -> Iterator[list[MooncakePool
 
 def raw(pool: MooncakePool):
     """The binding's own client inside a pool, and its configuration for a put as we make it."""
-    connection = pool.client.lend(lambda connection: connection)
-    config = pool._new_replicate_config()
-    if pool._has_segment:
+    with pool.link.client.lent() as connection:
+        assert connection is not None
+    config = pool.link.new_config()
+    if pool.link.has_segment:
         config.preferred_segment = connection.name
     return connection.store, config

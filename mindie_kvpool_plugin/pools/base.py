@@ -3,11 +3,12 @@
 Called by a worker's step and spill threads and, for ``exists``, by the scheduler process; every
 backend is safe for several threads.  Before: keys are distinct, keys and buffers have equal length,
 buffers lie in registered regions and stay valid until the call returns.  After: one ``bool`` per
-key, in order.  A call that fails half way says so per key; backends do not raise for a pool's
-failure, and when a call returns nobody reads or writes its buffers any more.  "Not there" and "full"
-are ordinary answers; a call of which the pool's service or transport failed returns ``Answers`` that
-say why, and ``guards.breaker`` counts them.
-Only opening and registering raise (``errors.PoolError``, ``errors.ConfigError``).
+key, in order.  A call that fails half way says so per key, and when it ends nobody reads or writes its
+buffers any more.  "Not there" and "full" are ordinary answers; a call of which the pool's service or
+transport failed returns ``Answers`` that say why.  What a backend's library raises may pass: backends
+catch nothing but what they can put right.  ``guards`` stands around every backend, counts calls that
+failed either way, and lets no exception of a put, get or exists through.
+Opening and registering raise ``errors.PoolError`` and ``errors.ConfigError``.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
 from mindie_kvpool_plugin.pools.call_thread import CallThread
 
@@ -137,17 +138,16 @@ class GuardedPool(PoolWrapper):
         return [False] * count if answers is None else answers
 
     def _run(self, call: _Call, count: int, ask: Callable[[], Sequence[bool]]) -> list[bool]:
-        answers: Sequence[bool] = ()
-        trouble: str | None = "it answered another number of keys"
+        trouble: str | None = "it did not return"
         try:
-            answers = ask()
-            if len(answers) == count:
-                trouble = answers.trouble if isinstance(answers, Answers) else None
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises is a failure of the pool
-            trouble = f"it raised {error!r}"
-            self._log.warning(f"pool {self._name} raised in {call.what}; the call counts as failed", exc_info=True)
+            answers = attempt(ask)
+            trouble = _trouble(answers, count)
         finally:
             self._end(call, trouble)
+        if isinstance(answers, Failed):
+            what = f"pool {self._name} raised in {call.what}; the call counts as failed"
+            self._log.warning(what, exc_info=answers.error)
+            return [False] * count
         if len(answers) != count:
             return [False] * count
         return answers if isinstance(answers, list) else [bool(answer) for answer in answers]
@@ -237,10 +237,15 @@ class GuardedPool(PoolWrapper):
 
     def _answers_in_time(self) -> bool:
         began = time.monotonic()
-        try:
-            answers = self.inner.exists([PROBE_KEY])
-        except Exception:  # noqa: BLE001 - the same as no answer
-            return False
+        answers = attempt(lambda: self.inner.exists([PROBE_KEY]))
         bound_s = self._policy.lookup_budget_s or self._policy.slow_call_s
-        is_well = not (isinstance(answers, Answers) and answers.trouble)
-        return is_well and len(answers) == 1 and time.monotonic() - began <= bound_s
+        return _trouble(answers, 1) is None and time.monotonic() - began <= bound_s
+
+
+def _trouble(answers: Sequence[bool] | Failed, count: int) -> str | None:
+    """Why a call failed, or None."""
+    if isinstance(answers, Failed):
+        return f"it raised {answers.error!r}"
+    if len(answers) != count:
+        return "it answered another number of keys"
+    return answers.trouble if isinstance(answers, Answers) else None

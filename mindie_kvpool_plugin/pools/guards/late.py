@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
 
 FIRST_RETRY_S = 10.0
@@ -109,13 +110,11 @@ class LatePool(PoolWrapper):
         wait_s = self._first_retry_s
         while not self._closing.wait(wait_s):
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
-            try:
-                self._take_up(self._open_pool())
-            except Exception as error:  # noqa: BLE001 - the thread must outlive any attempt
-                logger.warning("still without the pool, next attempt in %.0f s: %s", wait_s, error)
-            else:
+            outcome = attempt(lambda: self._take_up(self._open_pool()))
+            if not isinstance(outcome, Failed):
                 logger.warning("the pool %s is there now and used from here on", self._name)
                 return
+            logger.warning("still without the pool, next attempt in %.0f s: %s", wait_s, outcome.error)
 
     def _take_up(self, pool: PoolBackend) -> None:
         done = 0

@@ -21,9 +21,9 @@ from typing import Any
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.pools.mooncake.limits import P2P_HANDSHAKE
 
 CONNECT_TIMEOUT_S = 3.0  # name resolution and TCP connect together
-P2P_HANDSHAKE = "P2PHANDSHAKE"
 DEFAULT_PORTS = (12300, 14300)  # where Mooncake itself looks for a client's port
 
 _LISTENING = "0A"  # Linux: include/net/tcp_states.h

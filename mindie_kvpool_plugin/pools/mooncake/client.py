@@ -15,25 +15,24 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import KvPoolError, PoolError
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.limits import MAX_REGIONS, STUCK_TRANSFER_S
 
 Store: TypeAlias = Any
 """``mooncake.store.MooncakeDistributedStore``, which has no type information."""
 
-Answer = TypeVar("Answer")
-
-MAX_REGIONS = 256  # what one process may register with the Ascend transport
 DRAIN_S = 2.0  # an ordinary call returns well within; a wedged one can sit in the store for 60 s
-CLOSE_WAIT_S = 65.0  # the store gives a stuck transfer up after 60 s
+CLOSE_WAIT_S = STUCK_TRANSFER_S + 5.0
 REPLACE_INTERVAL_S = 60.0  # a replacement that did not help will not help at once again
 
 
@@ -87,17 +86,18 @@ class MooncakeClient:
         self._replacer: threading.Thread | None = None
         self._next_replacement_s = 0.0
 
-    def lend(self, call: Callable[[Connection], Answer]) -> Answer | None:
-        """Run ``call`` with the open connection; None if there is none."""
+    @contextmanager
+    def lent(self) -> Iterator[Connection | None]:
+        """The open connection for the length of a ``with`` block; None if there is none."""
         with self._changed:
             connection = self._current
-            if connection is None:
-                return None
-            connection.in_flight += 1
+            if connection is not None:
+                connection.in_flight += 1
         try:
-            return call(connection)
+            yield connection
         finally:
-            self._give_back(connection)
+            if connection is not None:
+                self._give_back(connection)
 
     def register(self, regions: Sequence[Region]) -> None:
         """Register each region once, and again with every client that replaces this one.
@@ -112,8 +112,10 @@ class MooncakeClient:
                 f"register {MAX_REGIONS}; allocate the KV cache in fewer, larger pieces"
             )
         for region in wanted:
-            if self.lend(partial(register_region, region=region)) is None:
-                raise PoolError("cannot register memory with the Mooncake pool: it is not open")
+            with self.lent() as connection:
+                if connection is None:
+                    raise PoolError("cannot register memory with the Mooncake pool: it is not open")
+                register_region(connection, region)
             self._regions[region] = None
 
     def replace(self, why: str) -> None:
@@ -200,7 +202,7 @@ class MooncakeClient:
         return new
 
 
-def register_region(connection: Connection, region: Region) -> bool:
+def register_region(connection: Connection, region: Region) -> None:
     """Make a region known to the transport.
 
     Raises:
@@ -213,16 +215,14 @@ def register_region(connection: Connection, region: Region) -> bool:
             "may be registered once and must not overlap another one, and host memory counts against the "
             "transport's limits (ulimit -l for rdma, HDK's limit for ascend)"
         )
-    return True
 
 
 def close_connection(connection: Connection) -> None:
     """Close a client that nobody uses any more."""
-    try:
-        code = connection.store.close()
-        if code:
-            logger.warning("closing the Mooncake client %s: %s", connection.name, meaning(code))
-    except Exception:  # noqa: BLE001 - the binding's failure at the end must not become the host's
-        logger.warning("closing the Mooncake client %s failed", connection.name, exc_info=True)
+    code = attempt(connection.store.close)
+    if isinstance(code, Failed):
+        logger.warning("closing the Mooncake client %s failed", connection.name, exc_info=code.error)
+    elif code:
+        logger.warning("closing the Mooncake client %s: %s", connection.name, meaning(code))
     if connection.port_holder is not None:
         connection.port_holder.close()

@@ -14,7 +14,6 @@ RPC_TIMEOUT: Final = -901
 # ours, far outside Mooncake's range: one code per key also for a call that gave none
 NOT_OPEN: Final = -1_000_001
 NO_TURN: Final = -1_000_002
-RAISED: Final = -1_000_003
 WRONG_LENGTH: Final = -1_000_004
 GIVEN_UP: Final = -1_000_005
 SILENT_PEER: Final = -1_000_006
@@ -22,7 +21,7 @@ SILENT_PEER: Final = -1_000_006
 EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN, SILENT_PEER})
 """Evicted since the lookup, full, closed, or told once per peer (``peers``).  Not worth a warning."""
 
-SERVICE_FAILED: Final = frozenset({NO_TURN, RPC_FAILED, RPC_TIMEOUT, RAISED, WRONG_LENGTH})
+SERVICE_FAILED: Final = frozenset({NO_TURN, RPC_FAILED, RPC_TIMEOUT, WRONG_LENGTH})
 """The master or the client failed, whatever the key."""
 
 _MEANING: Final = {
@@ -44,7 +43,6 @@ _MEANING: Final = {
     -1701: "tenant not registered",
     NOT_OPEN: "pool not open",
     NO_TURN: "no turn at the slice gate in time",
-    RAISED: "the client library raised",
     WRONG_LENGTH: "a result list of the wrong length",
     GIVEN_UP: "given up with the call",
     SILENT_PEER: "its peer does not answer",
@@ -59,6 +57,11 @@ def meaning(code: int) -> str:
     if known is None:
         return str(code)
     return known if code <= NOT_OPEN else f"{code} ({known})"
+
+
+def one_per_key(answers: Sequence[int], count: int) -> list[int]:
+    """The binding's codes, or one of ours for every key if it gave another number of them."""
+    return list(answers) if len(answers) == count else [WRONG_LENGTH] * count
 
 
 def trouble(answers: Sequence[int]) -> str | None:

@@ -24,11 +24,12 @@ from typing import Any, Literal, TypeAlias
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.pools.mooncake.address import look_up, split_hostname
+from mindie_kvpool_plugin.pools.mooncake.limits import FORGOTTEN_S
 
 ANSWER_TIMEOUT_S = 0.8  # for all peers of one question together; a get may ask twice
 ANSWERS_FOR_S = 0.5  # believed to be well this long after it was heard
 SILENT_FOR_S = 5.0  # not asked again for this long; its keys are answered "no" meanwhile
-LISTED_S = 15.0  # above mooncake_master's client_ttl (10 s): afterwards nothing is placed there, and it is forgotten
+LISTED_S = FORGOTTEN_S  # afterwards nothing is placed there
 
 Verdict: TypeAlias = Literal["answers", "silent", "gone"]
 """Gone: nobody accepts connections there.  Silent: somebody does, or nothing at all came back."""

@@ -1,7 +1,7 @@
 """Where objects lie, asked before they are moved: at home, with a peer that answers, or with one that does not.
 
 Home is this process's own segment: Mooncake copies memory there, which cannot hang and fills no queue.
-The question is one more call to the master, about 80 us and 2 us per key; ``pool`` asks it for a few
+The question is one more call to the master, about 80 us and 2 us per key; ``transfer`` asks it for a few
 keys at a time, while others are on their way.
 """
 
@@ -11,23 +11,26 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
+from mindie_kvpool_plugin.pools.mooncake.limits import SLOW_S
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 
 LOOK_S = 1.0  # how often puts look where they went
 LOOK_AT = 16  # of a put's blocks
-SLOW_S = 0.5  # a master that takes longer is dead or hangs: a transfer would ask it again, and wait again
-
-_log = RateLimited()
 
 
-class Sorted(NamedTuple):
-    """Per name: ``host:port`` of its memory or None, whether that is home, whether nobody answers there."""
+class Whereabouts(NamedTuple):
+    """Where objects lie.
 
-    places: list[str | None]
-    at_home: list[bool]
-    is_lost: list[bool]
+    Attributes:
+        peers: ``host:port`` of each object's memory, None where the pool does not say.
+        home: those of them that are this process's own segment.
+        lost: those where nobody answers.
+    """
+
+    peers: list[str | None]
+    home: frozenset[str]
+    lost: frozenset[str]
 
 
 class Places:
@@ -47,15 +50,15 @@ class Places:
         self._peers = peers
         self._looked_s = 0.0
 
-    def sort_out(self, names: list[str]) -> Sorted | None:
+    def find(self, names: list[str]) -> Whereabouts | None:
         """Where each object lies and whether it can be read there; None if the master does not answer."""
         began = time.monotonic()
         places, home = self.of(names), self._home()
         if time.monotonic() - began > SLOW_S:
             return None
         away = {place for place in places if place is not None} - home
-        lost = self._peers.not_answering(away) if away and self._peers is not None else frozenset()
-        return Sorted(places, [place in home for place in places], [place in lost for place in places])
+        lost = self._peers.not_answering(away) if away and self._peers is not None else ()
+        return Whereabouts(places, home, frozenset(lost))
 
     def heard(self, peers: Iterable[str | None]) -> None:
         """Transfers with these worked."""
@@ -82,15 +85,13 @@ class Places:
 
     def of(self, names: list[str]) -> list[str | None]:
         """``host:port`` of each object's memory; None if the pool does not say."""
-        try:
-            found = self._client.lend(lambda connection: connection.store.batch_get_replica_desc(names)) or {}
+        with self._client.lent() as connection:
+            found = {} if connection is None else connection.store.batch_get_replica_desc(names)
             return [_endpoint(found.get(name, ())) for name in names]
-        except Exception:  # noqa: BLE001 - without the answer the transfer itself finds out
-            _log.warning("asking Mooncake where objects lie failed", exc_info=True)
-            return [None] * len(names)
 
     def _home(self) -> frozenset[str]:
-        return self._client.lend(lambda connection: connection.endpoints) or frozenset()
+        with self._client.lent() as connection:
+            return frozenset() if connection is None else connection.endpoints
 
 
 def _endpoint(replicas: Sequence[Any]) -> str | None:

@@ -17,8 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.config.models import MIB, MooncakeOptions
+from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import Role
 from mindie_kvpool_plugin.pools.mooncake.address import (
     claim_name,
@@ -30,8 +31,19 @@ from mindie_kvpool_plugin.pools.mooncake.address import (
 from mindie_kvpool_plugin.pools.mooncake.client import Connection
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.limits import MIN_SEGMENT_BYTES
 
-SMALLEST_SEGMENT_BYTES = 16 * MIB  # Mooncake refuses less; 0 means none
+CALLS = (
+    "batch_get_into_multi_buffers",
+    "batch_get_replica_desc",
+    "batch_is_exist",
+    "batch_put_from_multi_buffers",
+    "close",
+    "register_buffer",
+    "setup",
+)
+"""What is called of the binding's client; Mooncake renames and adds between versions."""
+
 RDMA_DEVICES = "/sys/class/infiniband"  # RoCE devices are listed here too
 
 _MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
@@ -55,10 +67,10 @@ def check_options(options: MooncakeOptions, place: str, role: Role) -> None:
     split_hostname(options.local_hostname, f"{place}.local_hostname")
     if role == "scheduler":
         return
-    if 0 < options.global_segment_size < SMALLEST_SEGMENT_BYTES:
+    if 0 < options.global_segment_size < MIN_SEGMENT_BYTES:
         raise ConfigError(
             f"{place}.global_segment_size is {options.global_segment_size} bytes: Mooncake refuses segments below "
-            f"{SMALLEST_SEGMENT_BYTES} (16MB); give at least that, or 0 to use the pool without adding to it"
+            f"{MIN_SEGMENT_BYTES} (16MB); give at least that, or 0 to use the pool without adding to it"
         )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if options.global_segment_size + options.local_buffer_size > memory:
@@ -86,10 +98,10 @@ def load_library() -> Any:
     """The module ``mooncake.store``.
 
     Raises:
-        PoolError: not installed, or a shared library is missing.
+        PoolError: not installed, a shared library is missing, or it is another version's.
     """
     try:
-        return importlib.import_module("mooncake.store")
+        library = importlib.import_module("mooncake.store")
     except ModuleNotFoundError as error:
         raise PoolError(
             f"the pool backend mooncake needs the Python package mooncake ({error}); pip install "
@@ -99,6 +111,14 @@ def load_library() -> Any:
         raise PoolError(
             f"mooncake is installed ({_installed()}) but cannot be loaded: {_loader_hint(error)}"
         ) from error
+    missing = [name for name in CALLS if not hasattr(library.MooncakeDistributedStore, name)]
+    if missing:
+        raise PoolError(
+            f"mooncake is installed ({_installed()}) but its client has no {', '.join(missing)}; "
+            "install the version this package was tested with: pip install 'mindie-kvpool-plugin[mooncake]' off an "
+            "NPU host, mooncake-transfer-engine-npu 0.3.13 on one"
+        )
+    return library
 
 
 def _loader_hint(error: ImportError) -> str:
@@ -154,8 +174,8 @@ def connect(library: Any, options: MooncakeOptions, role: Role, place: str, *, i
     store = library.MooncakeDistributedStore()
     others = listening_ports()
     started = time.monotonic()
-    try:
-        code = store.setup(
+    code = attempt(
+        lambda: store.setup(
             name,
             options.metadata_server,
             options.global_segment_size if is_worker else 0,
@@ -165,11 +185,11 @@ def connect(library: Any, options: MooncakeOptions, role: Role, place: str, *, i
             options.device_name if is_worker else "",
             options.master_server_address,
         )
-    except Exception as error:
-        _let_go(holder)
-        raise PoolError(f"{place}: Mooncake's setup of the client {name} raised {error!r}") from error
+    )
     if code != 0:
         _let_go(holder)
+        if isinstance(code, Failed):
+            raise PoolError(f"{place}: Mooncake's setup of the client {name} raised {code.error!r}") from code.error
         raise PoolError(_setup_failed(code, time.monotonic() - started, options, place, name))
     host = name.rpartition(":")[0]
     ports = listening_ports() - others if _copies_at_home() else ()

@@ -16,8 +16,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mindie_kvpool_plugin.pools.mooncake.limits import FORGOTTEN_S
+
 STRIKES = 3  # calls; one or two can be a connection that was just cut
-SPAN_S = 15.0  # above mooncake_master's client_ttl (10 s): a dead process's keys are gone by then
+SPAN_S = FORGOTTEN_S
 UNKNOWN_PEER = ""  # a put that failed does not tell where the master had placed it
 
 

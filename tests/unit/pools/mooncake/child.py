@@ -96,10 +96,10 @@ def wedge(address: str, splits: str) -> None:
             good += pool.get(keys, target.clear().buffers) == [True] * 4 and bool((target.bytes == source.bytes).all())
             for thread in threads:
                 thread.join()
-        say(good=good, replacements=pool.client.replacements)
+        say(good=good, replacements=pool.link.client.replacements)
         os._exit(0)
-    first_connection = pool.client._current
-    pool.watch = WedgeWatch(span_s=3600)  # not yet: first the wedge is shown to last
+    first_connection = pool.link.client._current
+    pool.link.watch = WedgeWatch(span_s=3600)  # not yet: first the wedge is shown to last
     deadline = time.monotonic() + 30
     failures = 0
     while failures < 10 and time.monotonic() < deadline:
@@ -107,14 +107,14 @@ def wedge(address: str, splits: str) -> None:
             for thread in _overload(pool, source, keys, 3):
                 thread.join(0.5)
         failures = failures + 1 if pool.get(one, check.buffers) == [False] else 0
-    pool.watch = WedgeWatch(span_s=0.3)
+    pool.link.watch = WedgeWatch(span_s=0.3)
     recovered = False
     while not recovered and time.monotonic() < deadline:
         recovered = pool.get(one, check.clear().buffers) == [True] and bool((check.bytes[0] == source.bytes[0]).all())
     say(
         failures_in_a_row=failures,
         recovered=recovered,
-        replacements=pool.client.replacements,
+        replacements=pool.link.client.replacements,
         old_calls_in_flight=first_connection.in_flight,
         put_after=pool.put(["new"], source.buffers.take(slice(0, 1))),
     )

@@ -14,15 +14,16 @@ from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
+from mindie_kvpool_plugin.pools.mooncake.transfer import Transfer
 from tests.conftest import HOST, Memory, freeze, wait_until
 
 PEER_KEYS = [f"peer/{number}" for number in range(8)]
 
 
 def _raw(pool, call):
-    answer = pool.client.lend(lambda connection: call(connection.store))
-    assert answer is not None
-    return answer
+    with pool.link.client.lent() as connection:
+        assert connection is not None
+        return call(connection.store)
 
 
 def _raw_get(pool, keys: list[str], memory: Memory) -> list[int]:
@@ -71,7 +72,7 @@ def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake)
     for thread in threads:
         thread.join()
     assert _raw(pool, lambda s: s.batch_is_exist(keys[3])) == [1] * 40
-    assert 3 <= pool.client._current.gate.peak <= pool.client._current.gate.limit == 24
+    assert 3 <= pool.link.client._current.gate.peak <= pool.link.client._current.gate.limit == 24
 
 
 @pytest.mark.parametrize("call", ["exists", "get", "put"])
@@ -134,7 +135,7 @@ def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master
     assert time.monotonic() - started < 5
     assert np.array_equal(target.bytes[0], own.bytes[0])
     wait_until(lambda: pool.exists(PEER_KEYS) == [False] * 8, 20, "the master forgets the dead process")
-    assert pool.client.replacements == 0
+    assert pool.link.client.replacements == 0
 
 
 @pytest.mark.parametrize("met_before", [False, True])
@@ -191,7 +192,7 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
     assert pool.get(keys, target.buffers) == [True] * 32
     freeze(peer.process.pid)
     try:
-        pool._places.heard(pool._places.of(keys[:1]))
+        pool.link.places.heard(pool.link.places.of(keys[:1]))
         started = time.monotonic()
         assert pool.get(keys, target.buffers) == [False] * 32
         assert 1 < time.monotonic() - started < 8
@@ -207,7 +208,8 @@ def _put_at_home(pool, memory: Memory) -> list[str]:
     for number, key in enumerate(keys):
         block = memory.buffers.take(slice(len(found), len(found) + 1))
         assert pool.put([key], block) == [True]
-        if pool._places.sort_out([key]).at_home == [True]:
+        found_at = pool.link.places.find([key])
+        if set(found_at.peers) <= found_at.home:
             found.append(key)
             rows.append(number)
         if len(found) == len(memory.bytes):
@@ -219,21 +221,20 @@ def test_own_segment_is_read_and_written_past_the_gate(own_master, open_mooncake
     """Memory copies fill no queue: two lanes, no turns, every byte right."""
     pool, source, target = open_mooncake(own_master, max_slices_in_flight=24), Memory(64).fill(3), Memory(64)
     assert pool.put(["first"], source.buffers.take(slice(0, 1))) == [True], "puts see that they stay at home"
-    before = pool.client._current.gate.peak
+    before = pool.link.client._current.gate.peak
     keys = [f"own/{number}" for number in range(64)]
     threads: set[str] = set()
-    for what in ("_put_piece", "_get_piece"):
-        move = getattr(pool, what)
-        monkeypatch.setattr(
-            pool, what, lambda *given, move=move: (threads.add(threading.current_thread().name), move(*given))[1]
-        )
+    move = Transfer._move
+    monkeypatch.setattr(
+        Transfer, "_move", lambda *given: (threads.add(threading.current_thread().name), move(*given))[1]
+    )
     for _ in range(20):  # a part is moved within a millisecond, the other lane may come too late once
         assert pool.put(keys, source.buffers) == [True] * 64
         assert pool.get(keys, target.clear().buffers) == [True] * 64
         assert np.array_equal(target.bytes, source.bytes)
         _raw(pool, lambda s: [s.remove(key, True) for key in keys])
     assert {"kvpool-put", "kvpool-get"} < threads
-    assert pool.client._current.gate.peak == before == 3
+    assert pool.link.client._current.gate.peak == before == 3
 
 
 @pytest.mark.parametrize("setting", ["0", "off"])
@@ -245,7 +246,7 @@ def test_own_segment_is_a_peer_like_others_when_memory_is_not_copied(setting, ow
     assert pool.put(keys, source.buffers) == [True] * 64
     assert pool.get(keys, target.buffers) == [True] * 64
     assert np.array_equal(target.bytes, source.bytes)
-    assert pool.client._current.gate.peak == 24
+    assert pool.link.client._current.gate.peak == 24
 
 
 def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake) -> None:
@@ -327,7 +328,7 @@ def test_register_names_the_region_when_mooncake_refuses_it(master, open_mooncak
 
 def test_two_pools_of_one_process_have_names_of_their_own(master, open_mooncake) -> None:
     """local_hostname without a port gets a different free one for every client, held while it lives."""
-    names = [open_mooncake(master, 0).client._current.name for _ in range(2)]
+    names = [open_mooncake(master, 0).link.client._current.name for _ in range(2)]
     assert names[0] != names[1]
     for name in names:
         host, port = name.split(":")

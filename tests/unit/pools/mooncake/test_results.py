@@ -10,10 +10,11 @@ import pytest
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import PoolError
-from mindie_kvpool_plugin.pools.mooncake import MooncakePool
+from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.mooncake import MooncakePool, transfer
 from mindie_kvpool_plugin.pools.mooncake import client as mooncake_client
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
-from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
 from mindie_kvpool_plugin.pools.mooncake.client import Connection, MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
 from mindie_kvpool_plugin.pools.mooncake.wedge import WedgeWatch
@@ -64,16 +65,21 @@ def _pool(*stores: ScriptedStore, limit: int = 448, protocol: str = "tcp") -> Mo
     return MooncakePool(MooncakeClient(connect), options, SimpleNamespace)
 
 
+def _guarded(store: ScriptedStore) -> GuardedPool:
+    """As the walks see it: what the binding raises ends at the breaker."""
+    return GuardedPool(_pool(store), "mooncake", BreakerPolicy(), Counters())
+
+
 @pytest.mark.parametrize("answer", [[], [1], [1, 1, 1], RuntimeError("binding"), [-900, -1], [2, 0]])
 def test_exists_is_false_unless_the_answer_is_one_per_key(answer) -> None:
     """Empty and wrongly long lists, exceptions and negative codes are not hits."""
-    assert _pool(ScriptedStore(answer)).exists(["a", "b"]) == [False, False]
+    assert _guarded(ScriptedStore(answer)).exists(["a", "b"]) == [False, False]
 
 
 @pytest.mark.parametrize("answer", [[], [0], [0, 0, 0], RuntimeError("binding"), [-600, -1], [5, 1]])
 def test_put_is_false_unless_the_answer_is_zero_per_key(answer) -> None:
     """An empty list, which an unopened client gives, is not success."""
-    assert _pool(ScriptedStore(answer)).put(["a", "b"], Memory(2).buffers) == [False, False]
+    assert _guarded(ScriptedStore(answer)).put(["a", "b"], Memory(2).buffers) == [False, False]
 
 
 @pytest.mark.parametrize("answer", [[], [12288], RuntimeError("binding"), [-704, -800], [12287, 0], [1, 1]])
@@ -81,7 +87,7 @@ def test_get_is_false_unless_the_answer_is_the_size(answer) -> None:
     """Anything but the expected number of bytes is a miss."""
     memory = Memory(2)
     assert memory.buffers.block_bytes == 12288
-    assert _pool(ScriptedStore(answer)).get(["a", "b"], memory.buffers) == [False, False]
+    assert _guarded(ScriptedStore(answer)).get(["a", "b"], memory.buffers) == [False, False]
 
 
 def test_put_retries_only_the_keys_without_space_and_then_drops_them() -> None:
@@ -153,15 +159,15 @@ def test_lost_peer_leads_to_one_replacement_with_the_same_regions() -> None:
     """The old client is closed when idle, the new one knows the regions; a second loss soon after waits."""
     old, new = ScriptedStore([-800]), ScriptedStore([-800])
     pool, memory = _pool(old, new), Memory(1)
-    pool.watch = WedgeWatch(span_s=0)
+    pool.link.watch = WedgeWatch(span_s=0)
     pool.register([Region(64, 8)])
     for _ in range(3):
         assert pool.put(["a"], memory.buffers) == [False]
-    wait_until(lambda: pool.client.replacements == 1, 10, "the client is replaced")
+    wait_until(lambda: pool.link.client.replacements == 1, 10, "the client is replaced")
     assert (old.closed, old.registered, new.registered) == (1, [64], [64])
     for _ in range(6):
         assert pool.put(["a"], memory.buffers) == [False]
-    assert pool.client.replacements == 1
+    assert pool.link.client.replacements == 1
     pool.close()
     assert (old.closed, new.closed) == (1, 1)
 
@@ -170,10 +176,10 @@ def test_replacement_is_tried_again_when_the_master_is_away(monkeypatch) -> None
     """Until a new client is there calls answer False; close ends the attempts."""
     monkeypatch.setattr(mooncake_client, "REPLACE_INTERVAL_S", 0.01)
     pool = _pool(ScriptedStore([-800]))
-    pool.client.replace("test")
+    pool.link.client.replace("test")
     wait_until(lambda: pool.exists(["a"]) == [False], 5, "closed for now")
     pool.close()
-    assert pool.client.replacements == 0
+    assert pool.link.client.replacements == 0
 
 
 def test_stuck_call_keeps_its_client_until_it_returns() -> None:
@@ -191,7 +197,7 @@ def test_stuck_call_keeps_its_client_until_it_returns() -> None:
     caller = threading.Thread(target=lambda: answers.append(pool.exists(["a"])))
     caller.start()
     assert entered.wait(5)
-    pool.client.replace("test")
+    pool.link.client.replace("test")
     wait_until(lambda: pool.exists(["b"]) == [True], 10, "the new client answers")
     assert old.closed == 0
     closer = threading.Thread(target=pool.close)
@@ -208,10 +214,10 @@ def test_stuck_call_keeps_its_client_until_it_returns() -> None:
 
 def test_call_that_finds_no_turn_is_false(monkeypatch) -> None:
     """When a stuck transfer holds all slices, other calls answer False in time."""
-    monkeypatch.setattr(mooncake, "GATE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(transfer, "GATE_TIMEOUT_S", 0.05)
     store = ScriptedStore([0])
     pool = _pool(store, limit=3)
-    with pool.client._current.gate.passing(3, 1):
+    with pool.link.client._current.gate.passing(3, 1):
         assert pool.put(["a", "b"], Memory(2).buffers) == [False, False]
     assert store.calls == []
     assert pool.put(["a"], Memory(1).buffers) == [True]

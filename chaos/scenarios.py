@@ -20,15 +20,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from chaos.stage import ANSWER_TIMEOUT_S, JUDGED, START_TIMEOUT_S, EngineProcess, Report, Stage, frozen
-from mindie_kvpool_plugin.simulator.mooncake_master import BreakableMaster
+from chaos.processes import frozen
+from chaos.stage import ANSWER_TIMEOUT_S, JUDGED, START_TIMEOUT_S, EngineProcess, Report, Stage
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 
 PHASE_S = 4.0
 """How long throughput is measured before a fault and after it."""
 RECOVERY_S = 5.0
 RECOVERED_SHARE = 0.95
 HITS_RETURN_S = 10.0
-FLAGS = ("--default_kv_lease_ttl=500ms", "--client_ttl=5", "--enable_metric_reporting=false")
+FLAGS = ("--default_kv_lease_ttl=500ms", "--client_ttl=5")
 WIDTH = 140  # of the table in a file
 
 
@@ -204,7 +205,7 @@ def run_scenario(name: str) -> Report:
     report, began = Report(name), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mindie-kvpool-chaos-") as folder:
         try:
-            with BreakableMaster(*FLAGS) as master:
+            with MooncakeMaster(*FLAGS) as master:
                 stage = Stage(master, report, Path(folder))
                 try:
                     SCENARIOS[name](stage)

@@ -14,20 +14,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chaos.engine import ChaosConfig
-from mindie_kvpool_plugin.simulator.mooncake_master import BreakableMaster, write_pool_file
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file
 
 ROOT = Path(__file__).parents[1]
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 120.0
 CLOSE_TIMEOUT_S = 90.0
 SEGMENT_BYTES = 16 * 1024**2
-POLL_S = 0.02
 JUDGED = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
 
 
@@ -195,7 +194,7 @@ class Stage:
         folder: for pool files and logs.
     """
 
-    master: BreakableMaster
+    master: MooncakeMaster
     report: Report
     folder: Path
 
@@ -222,26 +221,6 @@ class Stage:
         """End every process that is left."""
         for engine in self._engines:
             engine.end()
-
-
-@contextlib.contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """SIGSTOP a process of ours until the block ends; every thread of it stands still inside."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not _stands_still(pid):
-            if time.monotonic() > deadline:
-                raise ChaosError(f"process {pid} does not stop")
-            time.sleep(POLL_S)
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def _stands_still(pid: int) -> bool:
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return set(states) == {"T"}
 
 
 def _as_json(config: ChaosConfig) -> str:

@@ -26,7 +26,7 @@ def test_nothing_is_wrong_after(name: str) -> None:
 def test_scenario_whose_fault_did_not_happen_is_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail checks nothing."""
     monkeypatch.setitem(scenarios.SCENARIOS, "nothing", lambda stage: None)
-    monkeypatch.setattr(scenarios, "BreakableMaster", _NoMaster)
+    monkeypatch.setattr(scenarios, "MooncakeMaster", _NoMaster)
     report = run_scenario("nothing")
     assert report.exception == ""
     assert not report.is_right
@@ -44,7 +44,7 @@ def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(
         engines[0].wait_for("done", 10)
 
     monkeypatch.setitem(scenarios.SCENARIOS, "wrong-port", dies)
-    monkeypatch.setattr(scenarios, "BreakableMaster", _NoMaster)
+    monkeypatch.setattr(scenarios, "MooncakeMaster", _NoMaster)
     assert main(["--only", "wrong-port"]) == 1
     output = capsys.readouterr().out
     assert "NOT RIGHT" in output

@@ -134,15 +134,15 @@ def look_up(host: str, port: int | None) -> list[Any]:
     return answer
 
 
-def listening_ports() -> frozenset[int]:
-    """TCP ports on which this process listens, as ``/proc`` tells; none where it does not."""
+def listening_ports(process: int | str = "self") -> frozenset[int]:
+    """TCP ports on which this process, or another one of this user, listens, as ``/proc`` tells."""
     sockets = set()
     with contextlib.suppress(OSError):
-        for number in os.listdir("/proc/self/fd"):
+        for number in os.listdir(f"/proc/{process}/fd"):
             with contextlib.suppress(OSError):
-                sockets.add(os.readlink(f"/proc/self/fd/{number}"))
+                sockets.add(os.readlink(f"/proc/{process}/fd/{number}"))
     ports = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+    for table in (f"/proc/{process}/net/tcp", f"/proc/{process}/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()

@@ -114,16 +114,15 @@ def test_a_success_in_between_starts_the_count_anew(guarded):
     assert pool.state is State.CLOSED
 
 
-def test_an_open_pool_answers_at_once(guarded):
-    """Ten thousand calls in less time than one slow one."""
-    pool, backend, _ = guarded(failures=1)
+def test_an_open_pool_asks_nobody(guarded):
+    """Ten thousand calls end at the breaker; what each costs is a row of ``bench_lookup``."""
+    pool, backend, counters = guarded(failures=1)
     backend.trouble = "planted"
     get(pool)
-    began = time.perf_counter()
     for _ in range(10_000):
-        get(pool)
-    assert time.perf_counter() - began < 1.0
+        assert get(pool) == [False, False]
     assert backend.asked == ["get"]
+    assert counters.refused_keys == 20_000
 
 
 def test_one_slow_call_opens(guarded):
@@ -196,11 +195,9 @@ def test_a_lookup_past_its_budget_is_no_and_runs_on_elsewhere(guarded):
     backend.held.clear()
     assert pool.exists(KEYS) == [False, False]
     wait_until(lambda: not pool.is_available, 30, "the lookup is late")
-    began = time.perf_counter()
     for _ in range(100):
         assert pool.exists(KEYS) == [False, False]
-    assert time.perf_counter() - began < 1.0
-    assert backend.asked == ["exists"]
+    assert backend.asked == ["exists"], "no call waits for another budget"
     backend.held.set()
     wait_until(lambda: pool.exists(KEYS) == [True, True], 30, "lookups again")
     assert counters.breaker_openings == 0, "one late answer is no outage"
@@ -254,7 +251,8 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
     """Worker and scheduler on a real master: paid once, then at once; hits again soon after the restart."""
     keys = mooncake_keys(own_master)
     pool_file = write_pool_file(tmp_path, **keys)
-    worker, scheduler = open_worker_pool("mooncake", pool_file), open_scheduler_pool("mooncake", pool_file)
+    counters = Counters()
+    worker, scheduler = open_worker_pool("mooncake", pool_file, counters), open_scheduler_pool("mooncake", pool_file)
     try:
         memory = Memory(2).fill(1)
         assert worker.put(KEYS, memory.buffers) == [True, True]
@@ -263,27 +261,22 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
         for _ in range(3):
             began = time.monotonic()
             assert scheduler.exists(KEYS) == [False, False]
-            assert time.monotonic() - began < 1.0, "the budget"
+            assert time.monotonic() - began < 3.0, "its budget of 0.5 s, not the 4.3 s of a dead master"
             if worker.state is State.CLOSED:
                 assert worker.get(KEYS, Memory(2).buffers) == [False, False]
         assert worker.state is State.OPEN
         wait_until(lambda: not any(scheduler.exists(KEYS)) and scheduler.state is State.OPEN, 10, "it opens")
-        times = []
+        refused = counters.refused_keys
         for _ in range(200):
-            began = time.perf_counter()
             assert worker.get(KEYS, memory.buffers) == worker.put(KEYS, memory.buffers) == [False, False]
-            assert scheduler.exists(KEYS) == [False, False]
-            times.append(time.perf_counter() - began)
-        assert sorted(times)[100] < 100e-6, "three calls, microseconds each"
+        assert counters.refused_keys - refused == 800, "none of them met the master"
         own_master.start()
-        back = time.monotonic()
 
         def hits() -> bool:
             stored = worker.put(KEYS, memory.buffers) == [True, True]
             return stored and scheduler.exists(KEYS) == [True, True] == worker.get(KEYS, Memory(2).buffers)
 
         wait_until(hits, 10, "pool hits")
-        assert time.monotonic() - back < 10
     finally:
         scheduler.close()
         worker.close()

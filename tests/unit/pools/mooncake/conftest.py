@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.pools.mooncake import MooncakePool, open_pool
-from tests.conftest import Master, mooncake_keys, write_pool_file
+from mindie_kvpool_plugin.pools.mooncake import MooncakePool
+from mindie_kvpool_plugin.pools.registry import open_pool
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
+from tests.conftest import mooncake_keys, write_pool_file
 
 ROOT = Path(__file__).parents[4]
 
@@ -65,9 +67,11 @@ def run_child() -> Iterator[Callable[..., Child]]:
 def open_mooncake(tmp_path: Path) -> Iterator[Callable[..., MooncakePool]]:
     opened: list[MooncakePool] = []
 
-    def open_one(master: Master, segment_bytes: int = 64 << 20, role: str = "worker", **more: object) -> MooncakePool:
+    def open_one(
+        master: MooncakeMaster, segment_bytes: int = 64 << 20, role: str = "worker", **more: object
+    ) -> MooncakePool:
         pool_file = write_pool_file(tmp_path, **mooncake_keys(master, segment_bytes, **more))
-        opened.append(open_pool(pool_file, role))
+        opened.append(open_pool("mooncake", pool_file, role))
         return opened[-1]
 
     yield open_one

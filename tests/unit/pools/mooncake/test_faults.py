@@ -10,12 +10,13 @@ import time
 import numpy as np
 import pytest
 
+from chaos.processes import freeze, frozen
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
-from mindie_kvpool_plugin.pools.mooncake.transfer import Transfer
-from tests.conftest import HOST, Memory, freeze, wait_until
+from mindie_kvpool_plugin.pools.mooncake.transfer import Put, Transfer
+from tests.conftest import HOST, Memory, wait_until
 
 PEER_KEYS = [f"peer/{number}" for number in range(8)]
 
@@ -106,16 +107,12 @@ def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call) -> 
     """A master that does not answer costs rpc_timeout_s, not 30 s; afterwards the keys are still there."""
     pool, memory = open_mooncake(own_master), Memory(2).fill(4)
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
-    assert own_master.process is not None
-    freeze(own_master.process.pid)
-    try:
+    with frozen(own_master.pid):
         started = time.monotonic()
         answers = pool.exists(["a", "b"]) if call == "exists" else pool.get(["a", "b"], Memory(2).buffers)
         assert answers == [False, False]
         assert answers.trouble is not None
-        assert 1 < time.monotonic() - started < 4.5
-    finally:
-        own_master.process.send_signal(signal.SIGCONT)
+        assert 1 < time.monotonic() - started < 6, "rpc_timeout_s once, not twice, and not 30 s"
     wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 10, "the keys are back")
 
 
@@ -138,8 +135,19 @@ def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master
     assert pool.link.client.replacements == 0
 
 
+@pytest.fixture
+def asked(monkeypatch) -> list[set[str]]:
+    """The peers of each question whether they live."""
+    questions: list[set[str]] = []
+    ask = mooncake_peers.ask
+    monkeypatch.setattr(
+        mooncake_peers, "ask", lambda peers, *more: (questions.append(set(peers)), ask(peers, *more))[1]
+    )
+    return questions
+
+
 @pytest.mark.parametrize("met_before", [False, True])
-def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, met_before) -> None:
+def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, asked, met_before) -> None:
     """Mooncake waits a second per key of a stopped process, at the first contact for ever; we ask first, and once."""
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
@@ -152,13 +160,13 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
     freeze(peer.process.pid)
     try:
         wait_until(lambda: time.monotonic() - time_of_last_contact > mooncake_peers.ANSWERS_FOR_S, 5, "it is doubted")
+        asked.clear()
         started = time.monotonic()
         assert pool.get([*keys[:16], *own_keys[:16]], target.buffers) == [False] * 16 + [True] * 16
-        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 2
+        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 8, "a second for every key without us"
         assert np.array_equal(target.bytes[16:], own.bytes[:16])
-        started = time.monotonic()
         assert pool.get(keys, target.buffers) == [False] * 32
-        assert time.monotonic() - started < 0.5
+        assert len(asked) == 1, "the second get believes the first one's answer"
         assert pool.put(["late"], own.buffers.take(slice(0, 1))) == [False], "it might be placed with the peer"
     finally:
         peer.signal(signal.SIGCONT)
@@ -168,14 +176,11 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
 
 @pytest.mark.parametrize("segment_bytes", [0, 16 << 20], ids=["one lane", "two lanes"])
 def test_peer_whose_blocks_arrive_is_not_asked_again(
-    own_master, open_mooncake, run_child, monkeypatch, segment_bytes
+    own_master, open_mooncake, run_child, asked, segment_bytes
 ) -> None:
     """A busy service asks nobody: what arrived is answer enough, however long it goes on."""
     peer = run_child("peer", own_master.address, str(64 << 20), "8", "7")
     peer.hear()
-    asked: list[set[str]] = []
-    ask = mooncake_peers.ask
-    monkeypatch.setattr(mooncake_peers, "ask", lambda peers, *more: (asked.append(set(peers)), ask(peers, *more))[1])
     pool, target = open_mooncake(own_master, segment_bytes), Memory(8)
     began = time.monotonic()
     while time.monotonic() - began < 3 * mooncake_peers.ANSWERS_FOR_S:
@@ -298,19 +303,20 @@ def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, 
     assert np.array_equal(target.bytes, data.bytes[:8])
 
 
-def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, open_mooncake) -> None:
+def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, open_mooncake, monkeypatch) -> None:
     """-200 with all keys leased: a few retries, False, and True again when the lease has run out."""
     pool, size = open_mooncake(own_master, 16 << 20), 1 << 20
     block = Memory(1, 1, size).fill(13)
-    started = time.monotonic()
-    stored = []
+    stored: list[str] = []
+    tried: list[str] = []
+    move = Put.move
+    monkeypatch.setattr(Put, "move", lambda put, rows: (tried.append("put"), move(put, rows))[1])
     while pool.put([f"full/{len(stored)}"], block.buffers) == [True]:
         stored.append(f"full/{len(stored)}")
         assert all(pool.exists(stored)), "every key is leased, none can be evicted"
-        started = time.monotonic()
-    refused = time.monotonic() - started
+        tried.clear()
     assert 10 < len(stored) <= 16
-    assert mooncake.NO_SPACE_RETRIES * mooncake.NO_SPACE_PAUSE_S <= refused < 1
+    assert len(tried) == 1 + mooncake.NO_SPACE_RETRIES
     wait_until(lambda: pool.put(["later"], block.buffers) == [True], 10, "the lease has run out")
 
 

@@ -14,13 +14,15 @@ import pytest
 from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
 from mindie_kvpool_plugin.pools.mooncake import address as mooncake_address
-from mindie_kvpool_plugin.pools.mooncake import open_pool, start
-from tests.conftest import HOST, Master, free_port, mooncake_keys, write_pool_file
+from mindie_kvpool_plugin.pools.mooncake import start
+from mindie_kvpool_plugin.pools.registry import open_pool
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
+from tests.conftest import HOST, free_port, mooncake_keys, write_pool_file
 
 
-def _open(tmp_path: Path, master: Master, role: str = "worker", **changes: object):
+def _open(tmp_path: Path, master: MooncakeMaster, role: str = "worker", **changes: object):
     keys = {**mooncake_keys(master, 16 << 20), **changes}
-    return open_pool(write_pool_file(tmp_path, **keys), role)
+    return open_pool("mooncake", write_pool_file(tmp_path, **keys), role)
 
 
 @pytest.fixture
@@ -172,6 +174,17 @@ def test_open_refuses_a_port_that_another_rank_has(tmp_path, master) -> None:
     first.close()
 
 
+def test_open_tells_when_the_client_is_another_versions(tmp_path, master, monkeypatch) -> None:
+    """At start and by name, not in every call."""
+
+    class Older:
+        batch_is_exist = batch_put_from_multi_buffers = batch_get_into_multi_buffers = setup = close = None
+
+    monkeypatch.setattr("mooncake.store.MooncakeDistributedStore", Older)
+    with pytest.raises(PoolError, match=r"has no batch_get_replica_desc, register_buffer; .*pip install"):
+        _open(tmp_path, master)
+
+
 def test_open_tells_when_the_package_is_missing(tmp_path, master, monkeypatch) -> None:
     """The package to install, for NPU hosts and others."""
     monkeypatch.setitem(sys.modules, "mooncake.store", None)
@@ -192,7 +205,11 @@ def test_open_tells_when_the_package_is_missing(tmp_path, master, monkeypatch) -
 def test_open_names_the_missing_shared_library(tmp_path, master, monkeypatch, library, fix) -> None:
     """The loader's words become the library and the package that brings it."""
 
+    real = importlib.import_module
+
     def import_module(name: str):
+        if name != "mooncake.store":
+            return real(name)
         raise ImportError(f"{library}: cannot open shared object file: No such file or directory")
 
     monkeypatch.setattr(importlib, "import_module", import_module)

@@ -19,7 +19,7 @@ import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def injected(spec: FaultSpec, backend: str, pool_file: str) -> Iterator[FaultRec
     record = FaultRecord(spec, backend)
     with _records_lock:
         _records[path] = record
-        registry.BACKENDS[FAULTY] = __name__
+        registry.BACKENDS[FAULTY] = replace(registry.BACKENDS[backend], module=__name__)
     try:
         yield record
     finally:
@@ -207,8 +207,9 @@ def injected(spec: FaultSpec, backend: str, pool_file: str) -> Iterator[FaultRec
                 registry.BACKENDS.pop(FAULTY, None)
 
 
-def open_pool(pool_file: PoolFile, role: Role) -> FaultyPool:
+def open_pool(options: object, pool_file: PoolFile, role: Role) -> FaultyPool:
     """Open the real backend, broken; for ``pools.registry``."""
+    del options  # the real backend reads its own
     record = _records[os.path.realpath(Path(pool_file.path))]
     inner = registry.open_pool(record.backend, pool_file, role)
     rank = -1 if role == "scheduler" else rank_of(threading.current_thread().name)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
@@ -34,6 +35,8 @@ from mindie_kvpool_plugin.pools.call_thread import CallThread
 SLOW_BYTES_PER_S = 256 * 1024**2  # a large transfer may take longer: this much more per second of it
 LONGEST_RETRY_S = 60.0
 PROBE_KEY = "mindie-kvpool/probe"
+
+_DEFAULTS = KvPoolOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,9 @@ class BreakerPolicy:
             in a thread of its own, with nothing started beside it; None: it runs on the caller's thread.
     """
 
-    failures: int = 3
-    slow_call_s: float = 2.0
-    retry_s: float = 1.0
+    failures: int = _DEFAULTS.breaker_failures
+    slow_call_s: float = _DEFAULTS.breaker_slow_call_s
+    retry_s: float = _DEFAULTS.breaker_retry_s
     lookup_budget_s: float | None = None
 
 

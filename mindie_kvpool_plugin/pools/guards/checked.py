@@ -45,7 +45,7 @@ class CheckedPool(PoolWrapper):
     def __init__(self, inner: PoolBackend, counters: Counters) -> None:
         super().__init__(inner)
         self._counters = counters
-        self._new_hash = _load_hash()
+        self._new_hash = load_hash()
         self._put_sums = _Arena()
         self._get_sums = _Arena()
         self._log = RateLimited()
@@ -121,7 +121,12 @@ def _in_parts(count: int, call: Callable[[slice], list[bool]]) -> Answers:
     return Answers(answers, trouble)
 
 
-def _load_hash() -> Callable[[bytes], Any]:
+def load_hash() -> Callable[[bytes], Any]:
+    """The hash.
+
+    Raises:
+        ConfigError: the package xxhash is missing.
+    """
     try:
         new_hash: Callable[[bytes], Any] = importlib.import_module("xxhash").xxh3_128
     except (ImportError, AttributeError) as error:

@@ -20,7 +20,7 @@ import numpy as np
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.config.models import LocalDramOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile, build
+from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.native import native
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.local_dram.slabs import Slabs, Slot
@@ -31,10 +31,9 @@ _shared: dict[str, LocalDram] = {}
 _shared_lock = threading.Lock()
 
 
-def open_pool(pool_file: PoolFile, role: Role) -> LocalDram:
+def open_pool(options: LocalDramOptions, pool_file: PoolFile, role: Role) -> LocalDram:
     """The process's pool for this pool file; made by whoever asks first."""
     del role  # both ends are the same object here
-    options = build(LocalDramOptions, pool_file.backend_keys, str(pool_file.path), strict=False)
     name = os.path.realpath(pool_file.path)
     with _shared_lock:
         return _shared.setdefault(name, LocalDram(options.capacity, huge_pages=options.huge_pages))

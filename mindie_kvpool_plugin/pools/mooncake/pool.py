@@ -17,12 +17,13 @@ from typing import Any
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.config.models import MooncakeOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile, build
+from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
 from mindie_kvpool_plugin.pools.mooncake import codes, start
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
-from mindie_kvpool_plugin.pools.mooncake.transfer import CodeByRow, Get, Link, Put
+from mindie_kvpool_plugin.pools.mooncake.link import Link
+from mindie_kvpool_plugin.pools.mooncake.transfer import CodeByRow, Get, Put
 
 NO_SPACE_RETRIES = 3  # eviction runs every 10 ms: after a retry or two there is space, or all is leased
 NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took the next block
@@ -30,7 +31,7 @@ NO_SPACE_PAUSE_S = 0.0075  # measured: 6 ms in the median until a full pool took
 _log = RateLimited()
 
 
-def open_pool(pool_file: PoolFile, role: Role) -> MooncakePool:
+def open_pool(options: MooncakeOptions, pool_file: PoolFile, role: Role) -> MooncakePool:
     """Connect to the configured Mooncake Store.
 
     Raises:
@@ -38,7 +39,6 @@ def open_pool(pool_file: PoolFile, role: Role) -> MooncakePool:
         PoolError: the library is missing, the master cannot be reached, or the client cannot be set up.
     """
     place = str(pool_file.path)
-    options = build(MooncakeOptions, pool_file.backend_keys, place, strict=False)
     start.check_options(options, place, role)
     start.set_environment(options)  # before the import, which reads the log level
     library = start.load_library()
@@ -88,11 +88,11 @@ class MooncakePool(PoolBackend):
                 time.sleep(NO_SPACE_PAUSE_S)
             transfer = Put(self.link, keys, buffers, groups)
             found = transfer.move(rows)
-            code_by_row.update((row, found.get(row, codes.GIVEN_UP)) for row in rows)
-            rows = [row for row in rows if code_by_row[row] == codes.NO_SPACE]
+            code_by_row |= found
+            rows = [row for row, code in found.items() if code == codes.NO_SPACE]
             if not rows or transfer.is_given_up:
                 break
-        answers = [code_by_row[row] for row in range(len(keys))]
+        answers = _in_order(code_by_row, len(keys))
         if self.link.is_tcp:
             self.link.places.note_puts([key for key, code in zip(keys, answers, strict=True) if code == 0])
         return _answers("put", answers, good=0)
@@ -102,7 +102,7 @@ class MooncakePool(PoolBackend):
         code_by_row: CodeByRow = {}
         for rows in _rounds_of_distinct(keys):
             code_by_row |= Get(self.link, keys, buffers).move(rows)
-        answers = [code_by_row.get(row, codes.GIVEN_UP) for row in range(len(keys))]
+        answers = _in_order(code_by_row, len(keys))
         return _answers("get", answers, good=buffers.block_bytes)
 
     def register(self, regions: Sequence[Region]) -> None:
@@ -112,6 +112,10 @@ class MooncakePool(PoolBackend):
     def close(self) -> None:
         """Wait for calls in flight, then close the client; this process's segment leaves the pool."""
         self.link.close()
+
+
+def _in_order(code_by_row: CodeByRow, count: int) -> list[int]:
+    return [code_by_row.get(row, codes.GIVEN_UP) for row in range(count)]
 
 
 def _answers(what: str, answers: list[int], good: int) -> Answers:

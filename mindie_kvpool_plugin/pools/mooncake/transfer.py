@@ -20,19 +20,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import codes
-from mindie_kvpool_plugin.pools.mooncake.client import Connection, MooncakeClient
-from mindie_kvpool_plugin.pools.mooncake.lanes import Lanes
-from mindie_kvpool_plugin.pools.mooncake.limits import P2P_HANDSHAKE, SLOW_S
-from mindie_kvpool_plugin.pools.mooncake.peers import Peers
-from mindie_kvpool_plugin.pools.mooncake.places import Places
-from mindie_kvpool_plugin.pools.mooncake.wedge import UNKNOWN_PEER, WedgeWatch
+from mindie_kvpool_plugin.pools.mooncake.client import Connection
+from mindie_kvpool_plugin.pools.mooncake.limits import SLOW_S
+from mindie_kvpool_plugin.pools.mooncake.link import Link
 
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
 # Mooncake waits for each key of a call in turn, 1 to 2 s (``start``), if their peer hangs.  A get's first piece
@@ -41,7 +37,6 @@ FIRST_KEYS = 4
 GROWTH = 4
 PIECE_BYTES = 32 << 20  # larger calls gain nothing; this bounds how long a reload waits for a spill's turn at the gate
 
-_SUSPECT = frozenset({codes.TRANSFER_FAILED, codes.NO_TURN})  # what a lost peer looks like
 _HOPELESS = codes.SERVICE_FAILED | {codes.NOT_OPEN}  # not about one key
 
 CodeByRow: TypeAlias = dict[int, int]
@@ -71,60 +66,6 @@ class Found(NamedTuple):
     num_next: int
 
 
-class Link:
-    """What all transfers of one pool share.
-
-    Attributes:
-        client: the life of the connection.
-        places: where its objects lie.
-        watch: which peers it may have lost.
-        lanes: the helper threads of puts and of gets.
-        max_slices: in one piece.
-        is_tcp: the transport with queues, whose peers may hang or be lost.
-        has_segment: this process owns a part of the pool.
-        new_config: makes the binding's configuration of a put.
-        one_transfer_per_peer: move all slices of one peer as one transfer: fewer round trips, which Ascend needs.
-            The price: one bad slice fails every key of that peer, memcpy is not used for the own segment, and the
-            lease is not checked again afterwards, so the master's default_kv_lease_ttl must exceed the slowest get.
-    """
-
-    def __init__(self, client: MooncakeClient, options: MooncakeOptions, new_config: Callable[[], Any]) -> None:
-        self.client = client
-        self.places = Places(client, Peers() if options.metadata_server == P2P_HANDSHAKE else None)
-        self.watch = WedgeWatch()
-        self.lanes = {"put": Lanes("kvpool-put"), "get": Lanes("kvpool-get")}
-        self.max_slices = options.max_slices_in_flight
-        self.is_tcp = options.protocol == "tcp"
-        self.has_segment = options.global_segment_size > 0
-        self.new_config = new_config
-        self.one_transfer_per_peer = options.protocol == "ascend"
-
-    def learn(self, what: Literal["put", "get"], names: list[str], answers: list[int], peers: frozenset[str]) -> None:
-        """What became of a piece says who is well, and in time whether the client has lost a peer for good."""
-        if peers and min(answers) >= 0:
-            self.places.heard(peers)
-        if self.is_tcp and (not _SUSPECT.isdisjoint(answers) or self.watch.is_suspicious):
-            self._look_for_wedge(what, names, answers)
-
-    def _look_for_wedge(self, what: str, names: list[str], answers: list[int]) -> None:
-        is_placed = what == "get" and codes.NO_TURN not in answers
-        peers = self.places.of(names) if is_placed else [UNKNOWN_PEER] * len(names)
-        worked: dict[str, bool] = {}
-        for peer, code in zip(peers, answers, strict=True):
-            if peer is not None and (code >= 0 or code in _SUSPECT):
-                worked[peer] = worked.get(peer, False) or code >= 0
-        for peer in self.watch.observe(worked):
-            if peer == UNKNOWN_PEER or self.places.answers(peer):
-                self.watch.forget()
-                self.client.replace(f"every transfer to {peer or 'the pool'} fails, though it answers")
-
-    def close(self) -> None:
-        """Wait for calls in flight, then close the client."""
-        for lanes in self.lanes.values():
-            lanes.close()
-        self.client.close()
-
-
 class Transfer(ABC):
     """The blocks of one call, moved once.
 
@@ -149,9 +90,17 @@ class Transfer(ABC):
         self._changed = threading.Condition()
         self._away = threading.Lock()
 
-    @abstractmethod
     def move(self, rows: list[int]) -> CodeByRow:
-        """Move these blocks; the binding's code, or one of ours, for each row that was not given up."""
+        """Move these blocks, once; the binding's code, or one of ours, for each row that was not given up."""
+        both = self._plan(rows)
+        found: CodeByRow = {}
+        for of_lane in self._link.lanes[self.what].run(self._work, both=both):
+            found |= of_lane
+        return found
+
+    @abstractmethod
+    def _plan(self, rows: list[int]) -> bool:
+        """Decide on the pieces, or on what to ask for; whether both lanes have something to do."""
 
     @abstractmethod
     def _binding(self, connection: Connection, piece: Piece) -> tuple[Callable[..., list[int]], Any]:
@@ -160,12 +109,6 @@ class Transfer(ABC):
     def _find(self, rows: list[int]) -> Found:
         """Ask where these lie; for calls that have rows to ask for."""
         raise NotImplementedError
-
-    def _run(self, *, both: bool) -> CodeByRow:
-        merged: CodeByRow = {}
-        for found in self._link.lanes[self.what].run(self._work, both=both):
-            merged |= found
-        return merged
 
     def _work(self) -> CodeByRow:
         """One lane: take pieces and move them until there are no more."""
@@ -238,17 +181,9 @@ class Transfer(ABC):
             self.is_given_up = True
             self._changed.notify_all()
 
-    def _pieces(self, placed: Sequence[tuple[int, str | None]], *, is_home: bool) -> list[Piece]:
-        """Cut rows, each with its peer if that is known, into pieces."""
-        parts = [placed[at : at + self._max_blocks] for at in range(0, len(placed), self._max_blocks)]
-        return [
-            Piece(
-                [row for row, _ in part],
-                is_home,
-                frozenset() if is_home else frozenset(peer for _, peer in part if peer is not None),
-            )
-            for part in parts
-        ]
+    def _cut(self, rows: list[int]) -> Iterator[list[int]]:
+        """The rows of each piece."""
+        return (rows[at : at + self._max_blocks] for at in range(0, len(rows), self._max_blocks))
 
 
 class Put(Transfer):
@@ -260,11 +195,10 @@ class Put(Transfer):
         super().__init__(link, keys, buffers)
         self._groups = groups
 
-    def move(self, rows: list[int]) -> CodeByRow:
-        """Write, in two lanes if puts were last seen to go to the own segment."""
+    def _plan(self, rows: list[int]) -> bool:
         is_home = self._link.places.stays_home
-        self._ready.extend(self._pieces([(row, None) for row in rows], is_home=is_home))
-        return self._run(both=is_home and len(self._ready) > 1)
+        self._ready.extend(Piece(part, is_home) for part in self._cut(rows))
+        return is_home and len(self._ready) > 1
 
     def _binding(self, connection: Connection, piece: Piece) -> tuple[Callable[..., list[int]], Any]:
         config = self._link.new_config()
@@ -280,14 +214,12 @@ class Get(Transfer):
 
     what = "get"
 
-    def move(self, rows: list[int]) -> CodeByRow:
-        """Read, in two lanes if some of it may be at home."""
-        link = self._link
-        if not link.is_tcp:
-            self._ready.extend(self._pieces([(row, None) for row in rows], is_home=False))
-            return self._run(both=False)
+    def _plan(self, rows: list[int]) -> bool:
+        if not self._link.is_tcp:
+            self._ready.extend(Piece(part) for part in self._cut(rows))
+            return False
         self._unasked, self._num_next = rows, min(FIRST_KEYS, len(rows))
-        return self._run(both=link.has_segment and len(rows) > FIRST_KEYS)
+        return self._link.has_segment and len(rows) > FIRST_KEYS
 
     def _binding(self, connection: Connection, piece: Piece) -> tuple[Callable[..., list[int]], Any]:
         return connection.store.batch_get_into_multi_buffers, self._link.one_transfer_per_peer
@@ -296,15 +228,16 @@ class Get(Transfer):
         found = self._link.places.find([self._keys[row] for row in rows])
         if found is None:
             return Found([Piece(rows, refusal=codes.RPC_TIMEOUT)], 0)
-        home: list[tuple[int, str | None]] = []
-        away: list[tuple[int, str | None]] = []
+        home: list[int] = []
+        away: list[int] = []
         lost: list[int] = []
         for row, peer in zip(rows, found.peers, strict=True):
-            if peer in found.lost:
-                lost.append(row)
-            else:
-                (home if peer in found.home else away).append((row, peer))
-        pieces = [*self._pieces(home, is_home=True), *self._pieces(away, is_home=False)]
+            (home if peer in found.home else lost if peer in found.lost else away).append(row)
+        pieces = [Piece(part, is_home=True) for part in self._cut(home)]
+        if away:
+            peer_of = dict(zip(rows, found.peers, strict=True))
+            for part in self._cut(away):
+                pieces.append(Piece(part, peers=frozenset(filter(None, map(peer_of.get, part)))))
         if not lost:
             return Found(pieces, len(rows) * GROWTH)
         # one more question about all the others, not one for every few of them

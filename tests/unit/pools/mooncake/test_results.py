@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from types import SimpleNamespace
 
@@ -221,3 +222,18 @@ def test_call_that_finds_no_turn_is_false(monkeypatch) -> None:
         assert pool.put(["a", "b"], Memory(2).buffers) == [False, False]
     assert store.calls == []
     assert pool.put(["a"], Memory(1).buffers) == [True]
+
+
+def test_from_get_to_the_binding_are_five_calls() -> None:
+    """The path that is read most often stays readable: ARCHITECTURE.md tells it call by call."""
+    seen: list[str] = []
+
+    def look(keys: list[str], *_: object) -> list[int]:
+        frame = inspect.currentframe()
+        while frame is not None and frame.f_code.co_name != "get":
+            seen.append(frame.f_code.co_name)
+            frame = frame.f_back
+        return [12288] * len(keys)
+
+    assert _pool(ScriptedStore(look)).get(["a"], Memory(1).buffers) == [True]
+    assert seen == ["look", "_next", "_move", "_work", "run", "move"], "the first two are the test's binding"

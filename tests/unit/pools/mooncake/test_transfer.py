@@ -11,8 +11,9 @@ from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import Connection, MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.link import Link
 from mindie_kvpool_plugin.pools.mooncake.places import Whereabouts
-from mindie_kvpool_plugin.pools.mooncake.transfer import FIRST_KEYS, Get, Link, Put
+from mindie_kvpool_plugin.pools.mooncake.transfer import FIRST_KEYS, Get, Put
 from tests.conftest import Memory
 
 HOME, PEER = "127.0.0.1:1", "127.0.0.1:2"

@@ -1,8 +1,9 @@
 """Every fault x scheduling x asyncWrite x ranks x pool: what happened, and that nothing went wrong.
 
-``python -m chaos.fault_matrix`` runs all cells, a few at a time, each in a process
-of its own, and prints one line per fault.  The traffic is made of few long prefixes in a device memory that
-holds a fraction of them, so most of what a request needs is a reload.  Exit status 1 if anything went wrong.
+``python -m chaos.fault_matrix`` runs all cells, a few at a time, each in a process of its own, and prints
+one line per fault.  The traffic is made of few long prefixes in a device memory that holds a fraction of
+them, so most of what a request needs is a reload; some prompts are asked again.  Exit status 1 if anything
+went wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from rich.console import Console
@@ -30,7 +31,7 @@ from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.requests import Limits
 from mindie_kvpool_plugin.simulator.run import PoolName, RunConfig, run_with_pool
-from mindie_kvpool_plugin.simulator.traffic import few_shot
+from mindie_kvpool_plugin.simulator.traffic import Traffic, few_shot
 
 FAULTS = {
     "get_fail": "get_fail=0.15",
@@ -58,6 +59,7 @@ BLOCK_TOKENS = 4
 EXAMPLES = 24
 EXAMPLE_TOKENS = 256
 HBM_BLOCKS = 300
+REPEATED_AFTER = 13
 MEMBERS = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
 CELL_TIMEOUT_S = 300.0
 WIDTH = 140  # of the table in a file
@@ -152,8 +154,10 @@ def run_cell(cell: Cell) -> Outcome:
             max_seq_len=EXAMPLE_TOKENS + 40,
             limits=Limits(max_batch=4),
         ),
-        lambda: few_shot(
-            cell.requests, examples=EXAMPLES, example_tokens=EXAMPLE_TOKENS, question_tokens=6, answer_tokens=2
+        lambda: _with_repeats(
+            few_shot(
+                cell.requests, examples=EXAMPLES, example_tokens=EXAMPLE_TOKENS, question_tokens=6, answer_tokens=2
+            )
         ),
         concurrency=4,
         pool=cell.pool,
@@ -173,6 +177,14 @@ def run_cell(cell: Cell) -> Outcome:
         tuple(getattr(result, member) for member in MEMBERS),
         seconds=time.monotonic() - began,
     )
+
+
+def _with_repeats(traffic: Traffic) -> Traffic:
+    """Every fourth prompt is one of a moment ago: gone from device memory, and the scheduler remembers its answer."""
+    prompts = list(traffic.ready)
+    for row in range(REPEATED_AFTER, len(prompts), 4):
+        prompts[row] = replace(prompts[row - REPEATED_AFTER], speaker=prompts[row].speaker)
+    return Traffic(prompts)
 
 
 def run_cells(cells: Sequence[Cell], jobs: int) -> Iterator[Outcome]:

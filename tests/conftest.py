@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.config.pool_file import PoolFile, read_pool_file
+from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool, open_pool
 
 HOST = "127.0.0.1"

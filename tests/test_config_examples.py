@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mindie_kvpool_plugin.check.codes import all_codes
 from mindie_kvpool_plugin.cli.main import main
-from mindie_kvpool_plugin.config.codes import all_codes
 
 EXAMPLES = Path(__file__).parent / "examples"
 INVALID = sorted((EXAMPLES / "invalid").iterdir())
@@ -17,10 +17,10 @@ DOCUMENTS = sorted((EXAMPLES / "documents").iterdir())
 # shown by tests of their own, because a checkout cannot hold such a file
 ELSEWHERE = {
     "FI-01": "tests/unit/cli/test_check_command.py",
-    "FI-03": "tests/unit/config/test_load.py",
-    "FI-09": "tests/unit/config/test_load.py",
-    "JS-26": "tests/unit/config/test_load.py",
-    "HC-80": "tests/unit/config/test_rules_on_server.py",
+    "FI-03": "tests/unit/check/text/test_load.py",
+    "FI-09": "tests/unit/check/text/test_load.py",
+    "JS-26": "tests/unit/check/text/test_load.py",
+    "HC-80": "tests/unit/check/rules/test_rules_on_server.py",
 }
 
 

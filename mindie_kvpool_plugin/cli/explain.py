@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from mindie_kvpool_plugin.config.codes import all_codes
-from mindie_kvpool_plugin.config.messages import language, words
+from mindie_kvpool_plugin.check.codes import all_codes
+from mindie_kvpool_plugin.check.messages import language, words
 
 
 @click.command(name="explain", context_settings={"help_option_names": ["-h", "--help"]})

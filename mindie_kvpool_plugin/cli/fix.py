@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from mindie_kvpool_plugin.config.messages import Language, words
-from mindie_kvpool_plugin.config.repair import Repair, repair
-from mindie_kvpool_plugin.config.situation import Situation
+from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.repair import Repair, repair
+from mindie_kvpool_plugin.check.situation import Situation
 
 # a diff of a larger file is not read by anybody, and difflib is quadratic
 MAX_DIFF_LINES = 20_000

@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from mindie_kvpool_plugin import __version__
-from mindie_kvpool_plugin.config.check import Result
-from mindie_kvpool_plugin.config.diagnostics import Finding, shown
-from mindie_kvpool_plugin.config.messages import Language, hint, message, words
-from mindie_kvpool_plugin.config.repair import is_repairable
+from mindie_kvpool_plugin.check.findings import Finding, shown
+from mindie_kvpool_plugin.check.messages import Language, hint, message, words
+from mindie_kvpool_plugin.check.pipeline import Result
+from mindie_kvpool_plugin.check.repair import is_repairable
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}

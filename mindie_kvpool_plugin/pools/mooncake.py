@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
-from mindie_kvpool_plugin.config.models import MooncakeOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile, build
 from mindie_kvpool_plugin.observability.log import RateLimited
+from mindie_kvpool_plugin.options.pool_file import PoolFile, build
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools import mooncake_codes as codes
 from mindie_kvpool_plugin.pools import mooncake_start as start
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 
 CONNECT_TIMEOUT_S = 3.0  # name resolution and TCP connect together
 P2P_HANDSHAKE = "P2PHANDSHAKE"

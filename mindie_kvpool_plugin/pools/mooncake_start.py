@@ -17,8 +17,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.config.models import MIB, MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.options.records import MIB, MooncakeOptions
 from mindie_kvpool_plugin.pools.base import Role
 from mindie_kvpool_plugin.pools.mooncake_address import (
     claim_name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mindie_kvpool_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mindie_kvpool_plugin.config.pool_file import PoolFile
+    from mindie_kvpool_plugin.options.pool_file import PoolFile
     from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 
 BACKENDS = {

@@ -27,8 +27,8 @@ from typing import ClassVar
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
-from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mindie_kvpool_plugin.check.pipeline import check_bytes
+from mindie_kvpool_plugin.check.repair import repair
+from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.cli.reporters import REPORTERS
-from mindie_kvpool_plugin.config.check import check_bytes
-from mindie_kvpool_plugin.config.repair import repair
-from mindie_kvpool_plugin.config.situation import Situation
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("KVPOOL_FUZZ_EXAMPLES", "300"))

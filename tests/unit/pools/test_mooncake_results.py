@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from mindie_kvpool_plugin.blocks import Region
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools import mooncake, mooncake_client, mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool
 from mindie_kvpool_plugin.pools.mooncake_client import Connection, MooncakeClient

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools import mooncake_address
 from mindie_kvpool_plugin.pools import mooncake_start as start
 from mindie_kvpool_plugin.pools.mooncake import open_pool

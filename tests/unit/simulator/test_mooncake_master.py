@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.simulator import mooncake_master
 from mindie_kvpool_plugin.simulator.mooncake_master import running_master, write_pool_file
 

@@ -1,0 +1,155 @@
+"""The check: load, schema, rules, report.  All findings in one run.
+
+No stage hides another: what the load stage could repair goes on to the schema and the rules, and
+host bugs that mask a fault are not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Place, Verdict, verdict
+from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
+from mindie_kvpool_plugin.check.rules import all_rules
+from mindie_kvpool_plugin.check.rules.view import View, text
+from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.check.schema.stage import check_schema
+from mindie_kvpool_plugin.check.situation import Disk, Situation
+from mindie_kvpool_plugin.check.text.document import Document
+from mindie_kvpool_plugin.check.text.load import load_bytes
+
+# a report with more findings helps nobody; the worst come first
+MAX_FINDINGS = 500
+
+
+@dataclass(slots=True)
+class Result:
+    """What a check says.
+
+    Attributes:
+        document: the file, for excerpts and repairs.
+        situation: what the check knew.
+        findings: worst first, then by place.
+        pool: the pool file, if one was read.
+    """
+
+    document: Document
+    situation: Situation
+    findings: list[Finding]
+    pool: OtherFile | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst severity."""
+        return verdict(self.findings)
+
+
+def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None = None) -> Result:
+    """Check a configuration given as bytes.  Never raises, whatever the bytes.
+
+    Args:
+        data: the file's content.
+        name: the file as the user wrote it.
+        situation: flags, environment, and where the file lies.
+        disk: looks at paths; a test hands in its own.
+    """
+    document = load_bytes(data, name)
+    findings = list(document.findings)
+    followed = Followed(disk or Disk())
+    if isinstance(document.value, dict):
+        followed = follow(document.value, situation, followed.disk)
+        findings += check_schema(document.value, profiles.config_schema(situation.host_version))
+        findings += all_rules(View(document.value, situation, followed))
+        findings += _pool_findings(document.value, followed)
+    ordered = sorted(_placed(_distinct(findings), document), key=_order)
+    return Result(document, situation, ordered[:MAX_FINDINGS], followed.pool)
+
+
+def _distinct(findings: Iterable[Finding]) -> list[Finding]:
+    """Without repeats: where the type is wrong, range and choices say nothing new."""
+    found = list(findings)
+    if any(f.code in {"CF-16", "CF-17"} for f in found):  # another kind of file: nothing in it is to be judged
+        return [f for f in found if not f.code.startswith(("SC-", "HC-82"))]
+    wrong_type = {(f.path, f.place) for f in found if f.code == "SC-02"}
+    explained = {(f.path, f.place) for f in found if f.code in {"HC-24", "CF-18"}}
+    known = {"SC-03": wrong_type, "SC-04": wrong_type, "SC-05": wrong_type, "SC-06": explained, "HC-82": explained}
+    return [f for f in found if (f.path, f.place) not in known.get(f.code, ())]
+
+
+def _placed(findings: list[Finding], document: Document) -> list[Finding]:
+    """With positions, and without findings about a value that the load stage had to make up."""
+    worst_first = sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity])
+    placed = [document.locate(finding) for finding in worst_first[: 2 * MAX_FINDINGS]]
+    broken = [(f.line, f.column or 0) for f in placed if f.code in _MADE_UP]
+    return [f for f in placed if f.code not in _ABOUT_VALUES or not _covers(f, broken)]
+
+
+# the load stage put a stand-in where these were found
+_MADE_UP = frozenset({"JS-09", "JS-13", "JS-14", "JS-15", "JS-16", "JS-18", "JS-22", "JS-23"})
+_ABOUT_VALUES = frozenset({"SC-02", "SC-03", "SC-04", "SC-05", "SC-08"})
+
+
+def _covers(finding: Finding, places: list[tuple[int | None, int]]) -> bool:
+    start = finding.column or 0
+    return any(line == finding.line and start <= column < start + finding.length for line, column in places)
+
+
+def _order(finding: Finding) -> tuple[int, int, int, str]:
+    return SEVERITY_ORDER[finding.severity], finding.line or 0, finding.column or 0, finding.code
+
+
+def _pool_findings(root: Any, followed: Followed) -> list[Finding]:
+    """Syntax and schema of the pool file, told at the key that names it."""
+    pool = followed.pool
+    view_backend = text(root.get("BackendConfig", {}).get("kvPoolConfig", {}) if _has_pool(root) else {}, "backend")
+    if pool is None or pool.document is None or view_backend not in {"mooncake", "memcache"}:
+        return []
+    document = pool.document
+    found = [_in_pool(finding, document) for finding in document.findings]
+    if document.value is not None and not isinstance(document.value, dict):
+        return found
+    if isinstance(pool.value, dict):
+        schema = profiles.load(view_backend)
+        judged = (_pool_severity(finding, view_backend) for finding in check_schema(pool.value, schema, outcome="late"))
+        found += [_in_pool(document.locate(finding), document) for finding in _distinct(judged)]
+    return found
+
+
+def _has_pool(root: Any) -> bool:
+    backend = root.get("BackendConfig")
+    return isinstance(backend, dict) and isinstance(backend.get("kvPoolConfig"), dict)
+
+
+def _pool_severity(finding: Finding, backend: str) -> Finding:
+    # MemCache has many more keys than we know: an unknown one is only worth a note
+    return replace(finding, severity="info") if backend == "memcache" and finding.code == "SC-06" else finding
+
+
+def _in_pool(finding: Finding, document: Document) -> Finding:
+    excerpt = document.excerpt(finding.line, finding.column or 1)[0] if finding.line is not None else ""
+    place = Place(document.name, finding.line, finding.column, excerpt, finding.path)
+    outcome = "late" if finding.severity == "error" else finding.outcome
+    path = "/BackendConfig/kvPoolConfig/configPath"
+    return replace(finding, path=path, line=None, column=None, place=place, outcome=outcome, edits=())
+
+
+def check_file(path: Path, situation: Situation) -> Result:
+    """Check a file on disk.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return check_bytes(read_limited(path), str(path), situation)
+
+
+def read_limited(path: Path) -> bytes:
+    """The file's bytes, one more than the host's limit at most: enough to see that it is too large.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(10 * 1024 * 1024 + 1)

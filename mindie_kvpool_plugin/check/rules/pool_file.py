@@ -1,0 +1,257 @@
+"""The content of the pool file, judged together with config.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mindie_kvpool_plugin.check.findings import Place, pointer
+from mindie_kvpool_plugin.check.follow import OtherFile
+from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, S, View, integer, text, worker_integer
+from mindie_kvpool_plugin.check.schema import profiles
+
+_UNITS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
+_SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?b)?\s*", re.IGNORECASE)
+_PORT = re.compile(r"[0-9]{1,5}")
+_LOCAL = re.compile(r"(?:localhost|127\.[0-9.]+|\[?::1\]?)(?::\d+)?", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"master_server|your[_-]|<[^>]*>|xxx|_ip\b", re.IGNORECASE)
+_PUBLIC_HINT = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
+
+# larger numbers are no sizes, and floating-point arithmetic ends somewhere
+MAX_SIZE_BYTES = 2**63
+
+AT = (B, K, "configPath")
+
+
+def pool_value(view: View) -> dict[str, Any] | None:
+    """The pool file as an object, when pooling is on and it could be read."""
+    pool = view.followed.pool
+    return pool.value if view.is_pool and pool is not None and isinstance(pool.value, dict) else None
+
+
+def at_key(pool: OtherFile, *path: str) -> Place:
+    """The place of a key in the pool file."""
+    document = pool.document
+    span = document.span(pointer(*path)) if document is not None and document.value is not None else None
+    if document is None or span is None:
+        return Place(str(pool.path), pointer=pointer(*path))
+    line, column = document.line_column(span[0])
+    return Place(str(pool.path), line, column, document.excerpt(line, column)[0], pointer(*path))
+
+
+def size_bytes(value: Any) -> int | None:
+    """Bytes from an integer or a text such as "4GB"; None for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value if abs(value) < MAX_SIZE_BYTES else None
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else None
+
+
+def ranks_on_node(view: View) -> int:
+    """Ranks of this node: each has its own segment."""
+    world = worker_integer(view.models[0], "worldSize") if view.models else None
+    instances = integer(view.backend, "modelInstanceNumber", 1) or 1
+    return max(world or 1, 1) * max(min(instances, 10), 1)
+
+
+@rule(
+    "KP-03", "error", "silent", "design 1",
+    wrong='kv_pool.json: {"local_hostname": ..., "master_server_address": ...}',
+    right='kv_pool.json: {"local_hostname": ..., "master_server_address": ..., "kv_pool": {}}',
+)  # fmt: skip
+def kv_pool_needs_its_section(view: View) -> Iterator[Fault]:
+    """The scheduler sees only the pool file: without the section it asks the host's own client."""
+    value = pool_value(view)
+    if value is not None and KV_POOL in view.words and KV_POOL not in value:
+        yield fault(*AT, file=str(view.followed.pool.path) if view.followed.pool else "")
+
+
+@rule(
+    "KP-04", "error", "silent", "design 1",
+    wrong='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}", and a kv_pool section in the pool file',
+    right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
+)  # fmt: skip
+def section_needs_the_word(view: View) -> Iterator[Fault]:
+    """Scheduler and worker would use different keys: never a hit."""
+    value = pool_value(view)
+    is_decode = view.is_dmi and not view.is_prefix
+    if value is not None and KV_POOL in value and KV_POOL not in view.words and not is_decode:
+        yield fault(*view.plugins_path())
+
+
+@rule(
+    "KP-06", "error", "late", "design 4",
+    wrong='"kv_pool": {"agreement": "auto"}   (several nodes)',
+    right='"kv_pool": {"agreement": "tcp://192.168.10.1:18888"}',
+)  # fmt: skip
+def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
+    """Ranks of one node meet through a file; ranks of several nodes need an address."""
+    value = pool_value(view)
+    section = (value or {}).get(KV_POOL)
+    is_auto = isinstance(section, dict) and section.get("agreement", "auto") == "auto"
+    if is_auto and view.is_multi_node and KV_POOL in view.words and view.followed.pool is not None:
+        yield fault(*AT, place=at_key(view.followed.pool, KV_POOL, "agreement"))
+
+
+@rule(
+    "KP-07", "error", "late", "design 5",
+    wrong='"use_ascend_direct": false',
+    right='"use_ascend_direct": true',
+)  # fmt: skip
+def ascend_direct_is_on(view: View) -> Iterator[Fault]:
+    """Mooncake 0.3.13 has no other path; and a text is always true for the host."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    chosen = value.get("use_ascend_direct", True)
+    if chosen is False and KV_POOL in value:
+        yield fault(*AT, place=at_key(pool, "use_ascend_direct"))
+    elif chosen is False:
+        yield fault(*AT, variant="host", severity="warning", place=at_key(pool, "use_ascend_direct"))
+
+
+@rule(
+    "KP-08", "error", "late", "4.1 (C)",
+    wrong='"protocol": "tcp", "local_buffer_size": "1GB"   (no kv_pool section)',
+    right='"protocol": "ascend", "local_buffer_size": 1073741824',
+)  # fmt: skip
+def host_pool_takes_fewer_values(view: View) -> Iterator[Fault]:
+    """What the kv_pool plugin accepts and the host's own pool client does not."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or KV_POOL in value or text(view.kv_pool, "backend") != "mooncake":
+        return
+    protocol = value.get("protocol", "ascend")
+    if isinstance(protocol, str) and protocol.strip().lower() in {"tcp", "rdma"}:
+        yield fault(*AT, variant="protocol", place=at_key(pool, "protocol"), found=protocol)
+    if isinstance(value.get("local_buffer_size"), str):
+        yield fault(*AT, variant="buffer", place=at_key(pool, "local_buffer_size"))
+
+
+@rule(
+    "HC-51", "warning", "late", "HC-51 (C)",
+    wrong='8 ranks, "global_segment_size": "128GB" on a machine with 1 TB',
+    right='8 ranks, "global_segment_size": "64GB"',
+)  # fmt: skip
+def pool_fits_into_memory(view: View) -> Iterator[Fault]:
+    """Sizes are per rank: the node needs ranks times segment and buffer."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    properties = profiles.load("mooncake")["properties"]
+    sizes = [
+        size_bytes(value.get(key, properties[key]["default"])) for key in ("global_segment_size", "local_buffer_size")
+    ]
+    free = view.followed.free_memory_bytes
+    if free is None or None in sizes:
+        return
+    ranks = ranks_on_node(view)
+    needed = ranks * sum(size or 0 for size in sizes)
+    if needed > free:
+        severity = "warning" if view.situation.on_server else "info"
+        yield fault(
+            *AT,
+            severity=severity,
+            place=at_key(pool, "global_segment_size"),
+            ranks=ranks,
+            needed=f"{needed / 2**30:.1f}",
+            free=f"{free / 2**30:.1f}",
+        )
+
+
+@rule(
+    "HC-75", "info", "advice", "HC-75 (D)",
+    wrong='"master_server_address": "8.8.4.4:50051"',
+    right='"master_server_address": "192.168.10.1:50051"',
+)  # fmt: skip
+def pool_traffic_stays_private(view: View) -> Iterator[Fault]:
+    """Nothing between clients and master is encrypted or authenticated."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    addresses = [value.get("master_server_address"), value.get("local_hostname")]
+    severity = "warning" if any(isinstance(a, str) and _is_public(a) for a in addresses) else "info"
+    yield fault(*AT, severity=severity, variant="public" if severity == "warning" else "",
+                place=at_key(pool, "master_server_address"))  # fmt: skip
+
+
+def _is_public(address: str) -> bool:
+    match = _PUBLIC_HINT.match(address)
+    if not match:
+        return False
+    a, b = int(match[1]), int(match[2])
+    private = a in {0, 10, 127} or a >= 224 or (a, b) in {(192, 168), (169, 254)}
+    return not (private or (a == 172 and 16 <= b < 32) or (a == 100 and 64 <= b < 128))
+
+
+@rule(
+    "HC-76", "warning", "run", "HC-76 (I)",
+    wrong='"local_hostname": "localhost", "master_server_address": "192.168.10.1:50051"',
+    right='"local_hostname": "192.168.10.11"',
+)  # fmt: skip
+def segment_can_be_reached(view: View) -> Iterator[Fault]:
+    """Other nodes cannot reach a segment that calls itself localhost."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None:
+        return
+    host, master = value.get("local_hostname"), value.get("master_server_address")
+    if not isinstance(host, str) or not _LOCAL.fullmatch(host.strip()):
+        return
+    if view.is_multi_node or (isinstance(master, str) and not _LOCAL.fullmatch(master.strip())):
+        yield fault(*AT, place=at_key(pool, "local_hostname"), host=host.strip()[:60])
+
+
+@rule(
+    "HC-78", "warning", "run", "HC-78 (I)",
+    wrong='"port": 1025, "master_server_address": "127.0.0.1:1025"',
+    right='"master_server_address": "127.0.0.1:50051"',
+)  # fmt: skip
+def master_port_is_free(view: View) -> Iterator[Fault]:
+    """The master and the service cannot share a port on one machine."""
+    value, pool = pool_value(view), view.followed.pool
+    master = (value or {}).get("master_server_address")
+    if pool is None or not isinstance(master, str):
+        return
+    host, _, port = master.strip().rpartition(":")
+    same_host = _LOCAL.fullmatch(host) or host in (text(view.server, "ipAddress"), text(value or {}, "local_hostname"))
+    if not _PORT.fullmatch(port):
+        yield fault(*AT, variant="no_port", place=at_key(pool, "master_server_address"), address=master[:60])
+        return
+    ports = {
+        key: values[key]
+        for values in (view.server, view.backend)
+        for key in ("port", "managementPort", "metricsPort", "interCommPort", "multiNodesInferPort")
+        if key in values
+    }
+    for key, used in ports.items():
+        if same_host and used == int(port):
+            yield fault(B if key in view.backend else S, key, port=used, key=key)
+
+
+@rule(
+    "KP-10", "warning", "late", "HC-77 (D)",
+    wrong='"master_server_address": "master_server_ip:50051"',
+    right='"master_server_address": "192.168.10.1:50051"',
+)  # fmt: skip
+def pool_file_placeholders_are_filled_in(view: View) -> Iterator[Fault]:
+    """Words left over from a guide, in the pool file."""
+    value, pool = pool_value(view), view.followed.pool
+    for key, found in list((value or {}).items())[:50]:
+        if pool is not None and isinstance(found, str) and _PLACEHOLDER.search(found):
+            yield fault(*AT, place=at_key(pool, key), key=key[:40], found=found[:60])
+
+
+@rule(
+    "KP-11", "warning", "late", "4.1 (C)",
+    wrong='"global_segment_size": 1048576',
+    right='"global_segment_size": "4GB"',
+)  # fmt: skip
+def segment_is_large_enough(view: View) -> Iterator[Fault]:
+    """Mooncake refuses a segment below 16 MiB; 0 is a client without a segment."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    size = size_bytes(value.get("global_segment_size", 2**32))
+    if size is not None and 0 < size < 2**24:
+        yield fault(*AT, place=at_key(pool, "global_segment_size"), size=size)

@@ -1,0 +1,83 @@
+"""Texts: every code, every variant, in both languages, with the same placeholders, compiled."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from babel.messages.mofile import read_mo
+from babel.messages.pofile import read_po
+
+import mindie_kvpool_plugin
+from mindie_kvpool_plugin.check.codes import all_codes
+from mindie_kvpool_plugin.check.findings import Finding
+from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, language, message
+
+PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
+
+
+def texts(lang, kind="po"):
+    path = PACKAGE / "locale" / lang / "LC_MESSAGES" / f"mindie_kvpool.{kind}"
+    read = read_po if kind == "po" else read_mo
+    return {m.id: m.string for m in read(io.BytesIO(path.read_bytes())) if m.id}
+
+
+def test_every_text_has_its_twin():
+    """Same keys, same placeholders, nothing empty."""
+    en, zh = texts("en"), texts("zh")
+    assert en.keys() == zh.keys()
+    for key in en:
+        assert en[key].strip(), key
+        assert zh[key].strip(), key
+        assert set(re.findall(r"{\w+}", en[key])) == set(re.findall(r"{\w+}", zh[key])), key
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_compiled_catalog_is_the_source(lang):
+    """Compile with: pybabel compile -d mindie_kvpool_plugin/locale -D mindie_kvpool"""
+    assert texts(lang, "mo") == texts(lang)
+
+
+@pytest.mark.parametrize("code", sorted(all_codes()))
+def test_every_code_is_explained(code):
+    """Title, reason, and a message and a hint for at least one variant."""
+    for lang in LANGUAGES:
+        assert has_text(f"{code}.title", lang)
+        assert has_text(f"{code}.why", lang)
+    assert any(re.fullmatch(rf"{code}(\.\w+)?\.message", key) for key in texts("en"))
+
+
+def test_every_variant_in_the_code_has_a_text():
+    """A variant is a literal where a finding is made."""
+    keys = texts("en")
+    for path in (PACKAGE / "check").rglob("*.py"):
+        for variant in re.findall(r'variant="(\w+)"', path.read_text(encoding="utf-8")):
+            assert any(key.endswith(f".{variant}.message") for key in keys), f"{path.name}: {variant}"
+
+
+def test_every_message_has_a_hint():
+    """What to do is never left out."""
+    keys = texts("en")
+    assert [key for key in keys if key.endswith(".message") and key.replace(".message", ".hint") not in keys] == []
+
+
+def test_message_fills_placeholders_and_escapes_control_characters():
+    """A hostile value cannot move the cursor of a terminal."""
+    finding = Finding("SC-02", "error", "boot", value="\x1b[2J", params={"key": "a\x1bb", "expected": "integer"})
+    assert "\x1b" not in message(finding, "en") + hint(finding, "en")
+    assert "integer" in hint(finding, "zh")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "env", "lang"),
+    [
+        ("en", {"LANG": "zh_CN.UTF-8"}, "en"),
+        ("zh", {}, "zh"),
+        ("auto", {"LANG": "zh_CN.UTF-8"}, "zh"),
+        ("auto", {"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
+        ("auto", {}, "en"),
+    ],
+)
+def test_language_follows_the_locale(wanted, env, lang):
+    """LC_ALL before LC_MESSAGES before LANG."""
+    assert language(wanted, env) == lang

@@ -15,7 +15,7 @@ import pytest
 
 from mindie_kvpool_plugin.check.pipeline import check_file
 from mindie_kvpool_plugin.check.situation import Situation, find_home
-from tests.unit.check.configs import changed
+from tests.check_examples import changed
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = [json.loads(line) for line in (ROOT / "tests/golden/host_verdicts.jsonl").read_text("utf-8").splitlines()]

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.check.findings import pointer
 from mindie_kvpool_plugin.check.pipeline import Result, check_bytes
 from mindie_kvpool_plugin.check.situation import Disk, Situation
+from tests.check_examples import SECTIONS, changed
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-MINIMAL = json.loads((EXAMPLES / "valid" / "SC-01" / "config.json").read_text(encoding="utf-8"))
-SHORT = {
-    "S": ["ServerConfig"],
-    "B": ["BackendConfig"],
-    "K": ["BackendConfig", "kvPoolConfig"],
-    "D": ["BackendConfig", "ModelDeployConfig"],
-    "M": ["BackendConfig", "ModelDeployConfig", "ModelConfig", 0],
-    "C": ["BackendConfig", "ScheduleConfig"],
-}
-WHOLE = {"B.kvPoolConfig", "B.ModelDeployConfig", "B.ScheduleConfig", "D.ModelConfig"}
-ABSENT = object()
 WITH_POOL = {
     "K.backend": "mooncake",
     "K.configPath": "/etc/mindie/kv_pool.json",
@@ -30,26 +17,10 @@ WITH_POOL = {
 }
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    """The minimal configuration with values set by names such as ``S.port``; ABSENT removes one."""
-    root = copy.deepcopy(MINIMAL)
-    # a section replaced as a whole comes last: the others are set inside it
-    for name, value in sorted(changes.items(), key=lambda item: item[0] in WHOLE):
-        section, key = name.split(".", 1)
-        here: Any = root
-        for part in SHORT[section]:
-            here = here[part]
-        if value is ABSENT:
-            del here[key]
-        else:
-            here[key] = value
-    return root
-
-
 def path_of(name: str) -> str:
     """JSON Pointer of such a name."""
     section, key = name.split(".", 1)
-    return pointer(*SHORT[section], key)
+    return pointer(*SECTIONS[section], key)
 
 
 def check(changes: dict[str, Any] | None = None, disk: Disk | None = None, **situation: Any) -> Result:

@@ -7,7 +7,7 @@ import pytest
 from mindie_kvpool_plugin.check.findings import Edit
 from mindie_kvpool_plugin.check.repair import apply_edits, repair
 from mindie_kvpool_plugin.check.situation import Situation
-from tests.unit.check.configs import MINIMAL, changed
+from tests.check_examples import MINIMAL, changed
 
 GOOD = json.dumps(MINIMAL, indent=2)
 

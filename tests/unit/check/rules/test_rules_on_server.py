@@ -6,7 +6,8 @@ import pytest
 
 from mindie_kvpool_plugin.check.pipeline import check_file
 from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
-from tests.unit.check.configs import WITH_POOL, changed, codes
+from tests.check_examples import changed
+from tests.unit.check.configs import WITH_POOL, codes
 
 POOL = {"local_hostname": "10.0.0.1", "metadata_server": "P2PHANDSHAKE", "master_server_address": "10.0.0.1:50051"}
 SMALL = {"global_segment_size": "16MB", "local_buffer_size": "16MB", "kv_pool": {}}

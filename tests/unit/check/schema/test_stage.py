@@ -4,7 +4,8 @@ import pytest
 
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.stage import MAX_FINDINGS, MAX_ITEMS, check_schema, expectation
-from tests.unit.check.configs import ABSENT, changed, path_of
+from tests.check_examples import ABSENT, changed
+from tests.unit.check.configs import path_of
 
 SCHEMA = profiles.config_schema("3.0.0")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES, MAX_TOLERANT_CHARS, load_bytes
-from tests.unit.check.configs import MINIMAL
+from tests.check_examples import MINIMAL
 
 GOOD = json.dumps(MINIMAL, indent=2)
 

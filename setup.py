@@ -110,7 +110,6 @@ EXTRAS = {
         "setuptools>=77",  # builds those wheels without a download
         "wheel>=0.43",  # the same
         "hypothesis>=6",  # fuzzing of the configuration check
-        "babel>=2.12",  # compiles the message catalogs
     ],
 }
 
@@ -125,7 +124,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["mindie_kvpool_plugin", "mindie_kvpool_plugin.*"]),
     package_data={
-        "mindie_kvpool_plugin": ["py.typed", "schemas/*.json", "locale/*/LC_MESSAGES/*"],
+        "mindie_kvpool_plugin": ["py.typed", "schemas/*.json", "locale/*.json"],
         "mindie_kvpool_plugin.simulator": ["data/*.jsonl", "host_tree/**/*.py"],
     },
     include_package_data=False,

@@ -1,12 +1,12 @@
-"""Sentences for findings, in the user's language, from gettext catalogs.
+"""Sentences for findings, in the user's language, from ``locale/<language>.json``.
 
-The catalogs' keys are names (``HC-01.message``), and English is a translation like Chinese: no
-sentence lives in the code, and a missing twin is a failing test.
+The keys are names: ``CODE.part`` or ``CODE.variant.part``, such as ``HC-01.message``.  English is a
+translation like Chinese: no sentence lives in the code, and a missing twin is a failing test.
 """
 
 from __future__ import annotations
 
-import gettext
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -16,7 +16,6 @@ from typing import Any, Literal
 from mindie_kvpool_plugin.check.findings import Finding, Place, shown
 
 Language = Literal["en", "zh"]
-DOMAIN = "mindie_kvpool"
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -35,20 +34,20 @@ def language(wanted: str, env: Mapping[str, str]) -> Language:
 
 
 @lru_cache(maxsize=2)
-def _catalog(lang: Language) -> gettext.GNUTranslations:
-    folder = resources.files("mindie_kvpool_plugin") / "locale" / lang / "LC_MESSAGES"
-    with (folder / f"{DOMAIN}.mo").open("rb") as file:
-        return gettext.GNUTranslations(file)
+def _texts(lang: Language) -> dict[str, str]:
+    file = resources.files("mindie_kvpool_plugin") / "locale" / f"{lang}.json"
+    texts: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return texts
 
 
 def words(key: str, lang: Language, /, **params: Any) -> str:
-    """A text of the catalog with its placeholders filled; the key itself when there is none."""
-    return _filled(_catalog(lang).gettext(key), params)
+    """A text with its placeholders filled; the key itself when there is none."""
+    return _filled(_texts(lang).get(key, key), params)
 
 
 def has_text(key: str, lang: Language) -> bool:
-    """Whether the catalog of a language has a text."""
-    return _catalog(lang).gettext(key) != key
+    """Whether a language has a text."""
+    return key in _texts(lang)
 
 
 def message(finding: Finding, lang: Language) -> str:

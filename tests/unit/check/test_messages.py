@@ -1,12 +1,10 @@
-"""Texts: every code, every variant, in both languages, with the same placeholders, compiled."""
+"""Texts: every code, every variant, in both languages, with the same placeholders."""
 
-import io
+import json
 import re
 from pathlib import Path
 
 import pytest
-from babel.messages.mofile import read_mo
-from babel.messages.pofile import read_po
 
 import mindie_kvpool_plugin
 from mindie_kvpool_plugin.check.codes import all_codes
@@ -16,10 +14,8 @@ from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, langu
 PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
 
 
-def texts(lang, kind="po"):
-    path = PACKAGE / "locale" / lang / "LC_MESSAGES" / f"mindie_kvpool.{kind}"
-    read = read_po if kind == "po" else read_mo
-    return {m.id: m.string for m in read(io.BytesIO(path.read_bytes())) if m.id}
+def texts(lang):
+    return json.loads((PACKAGE / "locale" / f"{lang}.json").read_text(encoding="utf-8"))
 
 
 def test_every_text_has_its_twin():
@@ -33,9 +29,11 @@ def test_every_text_has_its_twin():
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_compiled_catalog_is_the_source(lang):
-    """Compile with: pybabel compile -d mindie_kvpool_plugin/locale -D mindie_kvpool"""
-    assert texts(lang, "mo") == texts(lang)
+def test_texts_are_sorted_and_named_once(lang):
+    """JSON takes the last of two namesakes without a word."""
+    lines = (PACKAGE / "locale" / f"{lang}.json").read_text(encoding="utf-8").splitlines()[1:-1]
+    keys = [line.split('"')[1] for line in lines]
+    assert keys == sorted(set(keys))
 
 
 @pytest.mark.parametrize("code", sorted(all_codes()))

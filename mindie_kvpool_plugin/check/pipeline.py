@@ -7,14 +7,14 @@ host bugs that mask a fault are not copied.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Place, Verdict, verdict
+from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
 from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
+from mindie_kvpool_plugin.check.pool_options import pool_findings
 from mindie_kvpool_plugin.check.rules import all_rules
-from mindie_kvpool_plugin.check.rules.view import View, text
+from mindie_kvpool_plugin.check.rules.view import View
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.stage import check_schema
 from mindie_kvpool_plugin.check.situation import Disk, Situation
@@ -63,7 +63,7 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
         followed = follow(document.value, situation, followed.disk)
         findings += check_schema(document.value, profiles.config_schema(situation.host_version))
         findings += all_rules(View(document.value, situation, followed))
-        findings += _pool_findings(document.value, followed)
+        findings += _distinct(pool_findings(document.value, followed.pool))
     ordered = sorted(_placed(_distinct(findings), document), key=_order)
     return Result(document, situation, ordered[:MAX_FINDINGS], followed.pool)
 
@@ -99,41 +99,6 @@ def _covers(finding: Finding, places: list[tuple[int | None, int]]) -> bool:
 
 def _order(finding: Finding) -> tuple[int, int, int, str]:
     return SEVERITY_ORDER[finding.severity], finding.line or 0, finding.column or 0, finding.code
-
-
-def _pool_findings(root: Any, followed: Followed) -> list[Finding]:
-    """Syntax and schema of the pool file, told at the key that names it."""
-    pool = followed.pool
-    view_backend = text(root.get("BackendConfig", {}).get("kvPoolConfig", {}) if _has_pool(root) else {}, "backend")
-    if pool is None or pool.document is None or view_backend not in {"mooncake", "memcache"}:
-        return []
-    document = pool.document
-    found = [_in_pool(finding, document) for finding in document.findings]
-    if document.value is not None and not isinstance(document.value, dict):
-        return found
-    if isinstance(pool.value, dict):
-        schema = profiles.load(view_backend)
-        judged = (_pool_severity(finding, view_backend) for finding in check_schema(pool.value, schema, outcome="late"))
-        found += [_in_pool(document.locate(finding), document) for finding in _distinct(judged)]
-    return found
-
-
-def _has_pool(root: Any) -> bool:
-    backend = root.get("BackendConfig")
-    return isinstance(backend, dict) and isinstance(backend.get("kvPoolConfig"), dict)
-
-
-def _pool_severity(finding: Finding, backend: str) -> Finding:
-    # MemCache has many more keys than we know: an unknown one is only worth a note
-    return replace(finding, severity="info") if backend == "memcache" and finding.code == "SC-06" else finding
-
-
-def _in_pool(finding: Finding, document: Document) -> Finding:
-    excerpt = document.excerpt(finding.line, finding.column or 1)[0] if finding.line is not None else ""
-    place = Place(document.name, finding.line, finding.column, excerpt, finding.path)
-    outcome = "late" if finding.severity == "error" else finding.outcome
-    path = "/BackendConfig/kvPoolConfig/configPath"
-    return replace(finding, path=path, line=None, column=None, place=place, outcome=outcome, edits=())
 
 
 def check_file(path: Path, situation: Situation) -> Result:

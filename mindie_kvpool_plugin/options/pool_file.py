@@ -1,34 +1,37 @@
-"""The pool file as the running plugin reads it: parsed once at start-up, every mistake a ``ConfigError``.
+"""The one reading of a pool file: the running plugin's at start-up, and the check's.
 
-The check command judges the same file with the JSON Schema and tells all findings at once; here the
-first one that cannot work ends the start.
+``read_pool_file`` raises the first mistake; ``judge`` yields all of them as data, for the check.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.records import KvPoolOptions
+from mindie_kvpool_plugin.options import mooncake
+from mindie_kvpool_plugin.options.problems import Kind, Problem, raise_first, shown
+from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.sizes import parse_size
+from mindie_kvpool_plugin.options.typos import closest
 
 SECTION = "kv_pool"
+RECORDS: Mapping[str, type[Any]] = {"mooncake": MooncakeOptions, "local_dram": LocalDramOptions}
+"""Backend -> the record of its own keys."""
+# what a thread can wait for: threading.TIMEOUT_MAX is about nine times this
+MAX_SECONDS = 1e9
+MAX_INTEGER = 2**63 - 1
 
-_UNITS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
-_SIZE_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?b)?", re.IGNORECASE)
-# sizes are the only options a user may also write as text
-_SIZE_KEYS = frozenset(
-    {"global_segment_size", "local_buffer_size", "capacity", "queue_capacity_bytes", "staging_bytes"}
-)
-_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Options = TypeVar("Options")
+Read = tuple[dict[str, Any], list[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,38 +64,19 @@ def read_pool_file(path: str) -> PoolFile:
         ConfigError: unreadable, not a JSON object, or an option that cannot work.
     """
     content = _load(Path(path))
-    section = content.pop(SECTION, None)
-    if section is None:
+    if SECTION not in content:
         return PoolFile(Path(path), content, None)
-    if not isinstance(section, dict):
-        raise ConfigError(f'{path}: "{SECTION}" is {_shown(section)}, expected an object such as {{}}')
-    options = build(KvPoolOptions, section, f"{path}: {SECTION}", strict=True)
-    if not _NAMESPACE.fullmatch(options.namespace):
-        raise ConfigError(
-            f'{path}: {SECTION}.namespace is "{options.namespace}", '
-            "expected 1 to 64 letters, digits, dots, dashes or underscores"
-        )
-    return PoolFile(Path(path), content, options)
-
-
-def parse_size(value: Any, place: str) -> int:
-    """Bytes from an integer or a text such as "4GB" (units B, KB, MB, GB, TB; powers of 1024).
-
-    Raises:
-        ConfigError: anything else.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str) and (match := _SIZE_TEXT.fullmatch(value.strip())):
-        return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
-    raise ConfigError(f'{place} is {_shown(value)}, expected bytes as an integer or a text such as "4GB"')
+    chosen, problems = _section(content)
+    raise_first(problems, f"{path}: {SECTION}" if isinstance(content[SECTION], dict) else path)
+    backend_keys = {key: value for key, value in content.items() if key != SECTION}
+    return PoolFile(Path(path), backend_keys, KvPoolOptions(**chosen))
 
 
 def build(record: type[Options], values: Mapping[str, Any], place: str, *, strict: bool) -> Options:
-    """Make a record from JSON values, checking names, types, choices and that numbers are not negative.
+    """Make a record from JSON values, checking names, types, choices, forms and bounds.
 
     Args:
-        record: a dataclass of str, bool, int, float and Literal fields.
+        record: a dataclass of ``records``.
         values: what the file says.
         place: file and section, for messages.
         strict: refuse unknown keys; otherwise they are left to their owner.
@@ -100,58 +84,187 @@ def build(record: type[Options], values: Mapping[str, Any], place: str, *, stric
     Raises:
         ConfigError: the first value that cannot work.
     """
-    hints = get_type_hints(record)
-    fields = dataclasses.fields(cast(Any, record))
-    chosen: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in hints:
-            chosen[name] = _checked(value, hints[name], f"{place}.{name}", is_size=name in _SIZE_KEYS)
-        elif strict and name != "$schema":
-            close = get_close_matches(name, hints, n=1)
-            hint = f'did you mean "{close[0]}"?' if close else f"known: {', '.join(hints)}"
-            raise ConfigError(f'{place}: unknown option "{name}"; {hint}')
-    missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in chosen]
-    if missing:
-        raise ConfigError(f"{place}: missing {', '.join(missing)}")
+    chosen, problems = _read(record, values, (), strict=strict)
+    raise_first(problems, place)
     return record(**chosen)
 
 
-def _checked(value: Any, hint: Any, place: str, *, is_size: bool) -> Any:
-    if is_size:
-        return parse_size(value, place)
-    choices = get_args(hint)
-    if choices:
-        value = value.strip().lower() if isinstance(value, str) else value
-        if value not in choices:
-            raise ConfigError(f"{place} is {_shown(value)}, expected one of: {', '.join(choices)}")
-        return value
-    if hint is str and isinstance(value, str) and (value.strip() or place.endswith("device_name")):
-        return value.strip()
-    if hint is bool and isinstance(value, bool):
-        return value
-    if hint in (int, float) and isinstance(value, (int, hint)) and not isinstance(value, bool) and value > 0:
-        return hint(value)
-    expected = {str: "a text that is not empty", bool: "true or false", int: "a positive integer"}
-    raise ConfigError(f"{place} is {_shown(value)}, expected {expected.get(hint, 'a positive number')}")
+def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
+    """Everything the running plugin refuses of a parsed pool file, from the file alone.
+
+    Args:
+        content: the file as an object.
+        backend: as ``kvPoolConfig`` names it.
+    """
+    chosen, problems = _section(content) if SECTION in content else ({}, [])
+    record = RECORDS.get(backend)
+    if record is None:
+        if SECTION in content:
+            known = ", ".join(sorted(RECORDS))
+            problems.append(Problem("backend", (SECTION,), backend, f"is for another backend; use one of: {known}"))
+        return problems
+    own, found = _read(record, content, (), strict=False)
+    problems += found
+    if record is MooncakeOptions:
+        problems += mooncake.judge(own, chosen if SECTION in content else None)
+    return problems
+
+
+def parse(data: bytes) -> Any:
+    """The value of a pool file's bytes: JSON as its standard says, and as MindIE-LLM reads it.
+
+    Raises:
+        ValueError: no JSON, a number that is none, half of a surrogate pair, or not UTF-8.
+    """
+    text = data.decode("utf-8-sig")
+    value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    if "\\u" in text and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        raise ValueError("half of a surrogate pair (\\ud800 to \\udfff)")
+    return value
+
+
+def is_comment(key: str) -> bool:
+    """JSON has no comments, so people use keys; none of them is an option."""
+    return key[:1] in {"_", "#"} or key.startswith(("//", "$", "comment"))
+
+
+def _section(content: Mapping[str, Any]) -> Read:
+    section = content[SECTION]
+    if not isinstance(section, dict):
+        told = f"{SECTION} is {shown(section)}, expected an object such as {{}}"
+        return {}, [Problem("type", (SECTION,), section, told)]
+    return _read(KvPoolOptions, section, (SECTION,), strict=True)
+
+
+def _read(record: type[Any], values: Mapping[str, Any], above: tuple[str, ...], *, strict: bool) -> Read:
+    hints = get_type_hints(record)
+    fields = {field.name: field for field in dataclasses.fields(cast(Any, record))}
+    chosen: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, value in values.items():
+        path = (*above, name)
+        if name in fields:
+            chosen[name], wrong = _checked(value, hints[name], fields[name].metadata)
+            if wrong is not None:
+                kind, expected = wrong
+                problems.append(Problem(kind, path, value, f"{name} is {shown(value)}, expected {expected}"))
+        elif strict and not is_comment(name):
+            problems.append(_unknown(name, value, path, hints))
+    problems += (
+        Problem("missing", (*above, name), None, f"{name} is missing")
+        for name, field in fields.items()
+        if field.default is dataclasses.MISSING and name not in values
+    )
+    return chosen, problems
+
+
+def _unknown(name: str, value: Any, path: tuple[str, ...], known: Mapping[str, Any]) -> Problem:
+    close = closest(name, known)
+    hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
+    return Problem("unknown", path, value, f"unknown option {shown(name)}; {hint}", close)
+
+
+def _checked(value: Any, hint: Any, about: Mapping[str, Any]) -> tuple[Any, tuple[Kind, str] | None]:
+    """The value as the record holds it, or what is wrong with it and what was expected."""
+    if about.get("size"):
+        return _size(value)
+    if get_args(hint):
+        return _choice(value, get_args(hint))
+    if hint is str:
+        return _text(value, about)
+    if hint is bool:
+        return value, None if isinstance(value, bool) else ("type", "true or false")
+    return _number(value, hint)
+
+
+def _size(value: Any) -> tuple[Any, tuple[Kind, str] | None]:
+    size = parse_size(value)
+    if size is not None:
+        return size, None
+    return value, (_wrong_number(value, "form"), 'bytes as an integer or a text such as "4GB"')
+
+
+def _choice(value: Any, choices: tuple[str, ...]) -> tuple[Any, tuple[Kind, str] | None]:
+    plain = value.strip().lower() if isinstance(value, str) else value
+    if isinstance(plain, str) and plain in choices:
+        return plain, None
+    return value, ("choice" if isinstance(value, str) else "type", f"one of: {', '.join(choices)}")
+
+
+def _text(value: Any, about: Mapping[str, Any]) -> tuple[Any, tuple[Kind, str] | None]:
+    if not isinstance(value, str):
+        return value, ("type", about.get("words", "a text that is not empty"))
+    plain = value.strip()
+    if "pattern" in about and not re.fullmatch(about["pattern"], plain):
+        return value, ("form", about["words"])
+    if not plain and not about.get("may_be_empty"):
+        return value, ("form", "a text that is not empty")
+    return plain, None
+
+
+def _number(value: Any, hint: Any) -> tuple[Any, tuple[Kind, str] | None]:
+    limit = MAX_INTEGER if hint is int else MAX_SECONDS
+    if isinstance(value, (int, hint)) and not isinstance(value, bool) and 0 < value <= limit:
+        return hint(value), None
+    expected = "a positive integer" if hint is int else "a positive number"
+    expected += f" up to {limit:g}" if isinstance(value, (int, float)) and value > limit else ""
+    kind: Kind = "range" if _is_number(value) else "type"
+    kind = _wrong_number(value, "type") if hint is int else kind
+    return value, (kind, expected)
+
+
+def _wrong_number(value: Any, text_kind: Kind) -> Kind:
+    """Why something is not the integer wanted."""
+    if isinstance(value, str):
+        return text_kind
+    if isinstance(value, float):
+        return "point" if math.isfinite(value) and value.is_integer() else "type"
+    return "range" if _is_number(value) else "type"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise ConfigError(
             f"cannot read the pool file {path} (kvPoolConfig.configPath): {error}; "
             "the service's user needs read permission and the file must be UTF-8"
         ) from error
     try:
-        content = json.loads(text)
+        content = parse(data)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read the pool file {path} (kvPoolConfig.configPath): {error}; save it as UTF-8"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"the pool file {path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"the pool file {path} holds {_shown(content)}, expected one JSON object")
+        raise ConfigError(f"the pool file {path} holds {shown(content)}, expected one JSON object")
     return content
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+def all_options(record: type[Any]) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
+    """Name, type and field of every option of a record."""
+    hints = get_type_hints(record)
+    for field in dataclasses.fields(cast(Any, record)):
+        yield field.name, hints[field.name], field
+
+
+def defaults(record: type[Any]) -> dict[str, Any]:
+    """Default of every option of a record that has one."""
+    return {name: field.default for name, _, field in all_options(record) if field.default is not dataclasses.MISSING}

@@ -10,6 +10,8 @@ from mindie_kvpool_plugin.check.rules.family import family
 from mindie_kvpool_plugin.check.rules.pool_file import at_key
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
+from mindie_kvpool_plugin.options.pool_file import defaults
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 
 MAX_LINKS = 512
 LINK_MB = 4
@@ -40,7 +42,7 @@ def _has_links(view: View) -> bool:
         return False
     pool = view.followed.pool
     value = pool.value if pool is not None and isinstance(pool.value, dict) else {}
-    protocol = value.get("protocol", "ascend")
+    protocol = value.get("protocol", defaults(MooncakeOptions)["protocol"])
     return not isinstance(protocol, str) or protocol.strip().lower() == "ascend"
 
 

@@ -10,19 +10,19 @@ from mindie_kvpool_plugin.check.findings import Place, pointer
 from mindie_kvpool_plugin.check.follow import OtherFile
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, S, View, integer, text, worker_integer
-from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
+from mindie_kvpool_plugin.options.pool_file import RECORDS, defaults
+from mindie_kvpool_plugin.options.problems import Kind
+from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.sizes import parse_size
 
-_UNITS = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3, "tb": 1024**4}
-_SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?b)?\s*", re.IGNORECASE)
 _PORT = re.compile(r"[0-9]{1,5}")
 _LOCAL = re.compile(r"(?:localhost|127\.[0-9.]+|\[?::1\]?)(?::\d+)?", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"master_server|your[_-]|<[^>]*>|xxx|_ip\b", re.IGNORECASE)
 _PUBLIC_HINT = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
 
-# larger numbers are no sizes, and floating-point arithmetic ends somewhere
-MAX_SIZE_BYTES = 2**63
-
 AT = (B, K, "configPath")
+SIZES = ("global_segment_size", "local_buffer_size")
 
 
 def pool_value(view: View) -> dict[str, Any] | None:
@@ -41,12 +41,11 @@ def at_key(pool: OtherFile, *path: str) -> Place:
     return Place(str(pool.path), line, column, document.excerpt(line, column)[0], pointer(*path))
 
 
-def size_bytes(value: Any) -> int | None:
-    """Bytes from an integer or a text such as "4GB"; None for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if abs(value) < MAX_SIZE_BYTES else None
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else None
+def refused(view: View, kind: Kind) -> Iterator[Fault]:
+    """What the plugin's own reading of the pool file refuses for a reason, at its place there."""
+    for problem in view.pool_problems:
+        if problem.kind == kind and view.followed.pool is not None:
+            yield fault(*AT, place=at_key(view.followed.pool, *problem.path), severity="error", size=problem.value)
 
 
 def ranks_on_node(view: View) -> int:
@@ -90,7 +89,7 @@ def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
     """Ranks of one node meet through a file; ranks of several nodes need an address."""
     value = pool_value(view)
     section = (value or {}).get(KV_POOL)
-    is_auto = isinstance(section, dict) and section.get("agreement", "auto") == "auto"
+    is_auto = isinstance(section, dict) and section.get("agreement", KvPoolOptions().agreement) == "auto"
     if is_auto and view.is_multi_node and KV_POOL in view.words and view.followed.pool is not None:
         yield fault(*AT, place=at_key(view.followed.pool, KV_POOL, "agreement"))
 
@@ -105,10 +104,8 @@ def ascend_direct_is_on(view: View) -> Iterator[Fault]:
     value, pool = pool_value(view), view.followed.pool
     if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
         return
-    chosen = value.get("use_ascend_direct", True)
-    if chosen is False and KV_POOL in value:
-        yield fault(*AT, place=at_key(pool, "use_ascend_direct"))
-    elif chosen is False:
+    yield from refused(view, "direct")
+    if value.get("use_ascend_direct") is False and KV_POOL not in value:
         yield fault(*AT, variant="host", severity="warning", place=at_key(pool, "use_ascend_direct"))
 
 
@@ -122,7 +119,7 @@ def host_pool_takes_fewer_values(view: View) -> Iterator[Fault]:
     value, pool = pool_value(view), view.followed.pool
     if value is None or pool is None or KV_POOL in value or text(view.kv_pool, "backend") != "mooncake":
         return
-    protocol = value.get("protocol", "ascend")
+    protocol = value.get("protocol")
     if isinstance(protocol, str) and protocol.strip().lower() in {"tcp", "rdma"}:
         yield fault(*AT, variant="protocol", place=at_key(pool, "protocol"), found=protocol)
     if isinstance(value.get("local_buffer_size"), str):
@@ -139,10 +136,7 @@ def pool_fits_into_memory(view: View) -> Iterator[Fault]:
     value, pool = pool_value(view), view.followed.pool
     if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
         return
-    properties = profiles.load("mooncake")["properties"]
-    sizes = [
-        size_bytes(value.get(key, properties[key]["default"])) for key in ("global_segment_size", "local_buffer_size")
-    ]
+    sizes = [parse_size(value.get(key, defaults(MooncakeOptions)[key])) for key in SIZES]
     free = view.followed.free_memory_bytes
     if free is None or None in sizes:
         return
@@ -216,6 +210,8 @@ def master_port_is_free(view: View) -> Iterator[Fault]:
     host, _, port = master.strip().rpartition(":")
     same_host = _LOCAL.fullmatch(host) or host in (text(view.server, "ipAddress"), text(value or {}, "local_hostname"))
     if not _PORT.fullmatch(port):
+        if KV_POOL in (value or {}):
+            return  # refused by the plugin's reading, and told there
         yield fault(*AT, variant="no_port", place=at_key(pool, "master_server_address"), address=master[:60])
         return
     ports = {
@@ -252,6 +248,29 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
     value, pool = pool_value(view), view.followed.pool
     if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
         return
-    size = size_bytes(value.get("global_segment_size", 2**32))
-    if size is not None and 0 < size < 2**24:
+    yield from refused(view, "segment")
+    size = parse_size(value.get("global_segment_size"))
+    if KV_POOL not in value and size is not None and 0 < size < SMALLEST_SEGMENT_BYTES:
         yield fault(*AT, place=at_key(pool, "global_segment_size"), size=size)
+
+
+@rule(
+    "KP-12", "error", "late", "design 5",
+    wrong='"backend": "memcache", and a kv_pool section in the pool file',
+    right='"backend": "mooncake"',
+)  # fmt: skip
+def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
+    """The host's own client takes more backends than the kv_pool plugin has."""
+    if KV_POOL in view.words and any(problem.kind == "backend" for problem in view.pool_problems):
+        known = ", ".join(name for name in RECORDS if name != "local_dram")
+        yield fault(B, K, "backend", known=known)
+
+
+@rule(
+    "KP-13", "error", "late", "design 7",
+    wrong='"protocol": "ascend", "kv_pool": {"verify_payload": true}',
+    right='"kv_pool": {"verify_payload": true, "staging": "on"}',
+)  # fmt: skip
+def somebody_can_read_what_is_verified(view: View) -> Iterator[Fault]:
+    """With protocol ascend blocks travel straight between device memory and pool."""
+    yield from refused(view, "payload")

@@ -13,6 +13,8 @@ from typing import Any
 from mindie_kvpool_plugin.check.follow import Followed
 from mindie_kvpool_plugin.check.rules.plugins import Plugins, read_plugins
 from mindie_kvpool_plugin.check.situation import Situation
+from mindie_kvpool_plugin.options.pool_file import judge
+from mindie_kvpool_plugin.options.problems import Problem
 
 Section = dict[str, Any]
 
@@ -94,6 +96,13 @@ class View:
     def kv_pool(self) -> Section:
         """BackendConfig.kvPoolConfig."""
         return section(self.root, B, K)
+
+    @cached_property
+    def pool_problems(self) -> list[Problem]:
+        """What the running plugin would refuse of the pool file; [] where it could not be read or has no section."""
+        pool = self.followed.pool
+        value = pool.value if self.is_pool and pool is not None else None
+        return judge(value, text(self.kv_pool, "backend")) if isinstance(value, dict) and KV_POOL in value else []
 
     @cached_property
     def deploy(self) -> Section:

@@ -15,8 +15,8 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.findings import Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.check.schema.names import unknown_key
 from mindie_kvpool_plugin.check.schema.profiles import Schema
-from mindie_kvpool_plugin.options import typos
 
 # no service has more devices, adapters or certificates; a longer list is cut and reported
 MAX_ITEMS = 1024
@@ -125,29 +125,11 @@ def _prepared_object(
                 )
             copy[key] = _prepared(item, known[key], (*path, key), walk, depth + 1)
         elif known and number < MAX_KEYS:
-            walk.findings.append(_unknown(key, schema, path, walk, value))
+            is_forbidden = schema.get("additionalProperties") is False
+            walk.findings.append(
+                unknown_key(key, known, pointer(*path), value, owners=walk.owners, is_forbidden=is_forbidden)
+            )
     return copy
-
-
-def _unknown(key: str, schema: Schema, path: tuple[str | int, ...], walk: _Walk, whole: dict[str, Any]) -> Finding:
-    """What to say about a key that the schema does not know."""
-    known: dict[str, Schema] = schema["properties"]
-    at, item = pointer(*path, key), whole[key]
-    params: dict[str, Any] = {"key": key[:60], "section": str(path[-1]) if path else "the file"}
-    severity: Severity = "warning"
-    outcome: Outcome = "silent"
-    if schema.get("additionalProperties") is False:
-        severity, outcome = "error", "late"
-    if key[:1] in {"_", "#"} or key.startswith(("//", "$", "comment")):
-        return Finding("SC-06", "info", "silent", at, item, params, variant="comment", source="0")
-    close = typos.closest(key, [name for name in known if not known[name].get("deprecated")])
-    if close is not None:
-        variant = "both" if close in whole else ""
-        return Finding("HC-82", severity, outcome, at, item, params | {"close": close}, variant, "HC-82")
-    if key in walk.owners:
-        params |= {"owner": walk.owners[key][0]}
-        return Finding("SC-06", severity, outcome, at, item, params, variant="elsewhere", source="0, 2")
-    return Finding("SC-06", severity, outcome, at, item, params, source="0")
 
 
 def _prepared_float(value: float, schema: Schema, path: tuple[str | int, ...], walk: _Walk) -> Any:
@@ -227,6 +209,8 @@ def _expected(schema: Schema) -> Iterator[str]:
     if "const" in schema:
         yield json.dumps(schema["const"])
         return
+    if "anyOf" in schema:  # choices in any case, see records
+        schema = schema["anyOf"][0]
     if "enum" in schema:
         yield " | ".join(json.dumps(choice) for choice in schema["enum"])
         return

@@ -97,8 +97,11 @@ def test_pool_file_must_be_usable(server):
     server.pool.chmod(0o640)
     server.pool.write_text("{'a': 1}", encoding="utf-8")
     assert "JS-08" in codes(server.with_pool())
+    server.pool.write_text("\ufeff" + json.dumps(POOL), encoding="utf-8")
+    host_pools = {"M.plugin_params": '{"plugin_type":"prefix_cache"}'}
+    assert codes(server.with_pool(host_pools)) == ["FI-06"]
     server.pool.write_text("\ufeff" + json.dumps(POOL | SMALL), encoding="utf-8")
-    assert codes(server.with_pool()) == ["FI-06"]
+    assert codes(server.with_pool()) == []  # the plugin reads it, and the host's own client stands aside
     server.pool.write_text(json.dumps({"kv_pool": {"namespce": "x"}}), encoding="utf-8")
     assert codes(server.with_pool()) == ["HC-82", "SC-01"]
 
@@ -106,7 +109,7 @@ def test_pool_file_must_be_usable(server):
 def test_pool_findings_name_file_and_line(server):
     """In the pool file, told at the key that names it."""
     server.pool.write_text(json.dumps(POOL | SMALL | {"protocol": "smoke"}, indent=1), encoding="utf-8")
-    (finding,) = [f for f in server.with_pool().findings if f.code == "SC-05"]
+    (finding,) = [f for f in server.with_pool().findings if f.code == "SC-04"]
     assert finding.path == "/BackendConfig/kvPoolConfig/configPath"
     assert finding.place.file == str(server.pool)
     assert finding.place.excerpt.strip() == '"protocol": "smoke"'

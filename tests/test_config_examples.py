@@ -6,7 +6,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from mindie_kvpool_plugin.check.codes import all_codes
+from mindie_kvpool_plugin.check.rules import all_codes
 from mindie_kvpool_plugin.cli.main import main
 from tests.check_examples import EXAMPLES, config_bytes, read, write
 

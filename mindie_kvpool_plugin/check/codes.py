@@ -1,105 +1,257 @@
-"""All codes of the check, for ``explain``: those of the rules, and the ones below.
+"""What is known about each code besides its texts: one table, and names for those who report.
 
-Codes by letters: FI the file, JS its syntax, SC the schema, HC the rules of the fact sheet under
-their own numbers, CF its tables, KP the kv_pool plugin.
+Letters: FI the file, JS its syntax, SC types and names, HC what goes with what in MindIE-LLM, CF single
+fields of it, KP the kv_pool plugin.  The codes of rules stand beside their functions (``rules``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from mindie_kvpool_plugin.check.findings import Code
 
-from mindie_kvpool_plugin.check.findings import Outcome, Severity
-from mindie_kvpool_plugin.check.rules import RULES
+_READING = "MindIE-LLM 3.0.0, src/config_manager: reading of config.json (observed)"
+_HISTORY = "MindIE-LLM, history of src/config_manager and of docs/zh (read)"
+_TYPES = "MindIE-LLM 3.0.0, src/config_manager: reading of config.json, types and ranges (observed)"
 
+CANNOT_READ = Code(
+    "FI-01", "error", "boot", _READING,
+    wrong='mindie-kvpool check /missing.json',
+    right='mindie-kvpool check /etc/mindie/config.json',
+)  # fmt: skip
+EMPTY_FILE = Code(
+    "FI-02", "error", "boot", _READING,
+    wrong='(0 bytes)',
+    right='{ ... }',
+    is_hopeless=True,
+)  # fmt: skip
+FILE_TOO_LARGE = Code(
+    "FI-03", "error", "boot", _READING,
+    wrong='a file of more than 10 MiB',
+    right='a file of some kilobytes',
+    is_hopeless=True,
+)  # fmt: skip
+NOT_UTF8 = Code(
+    "FI-04", "error", "boot", _READING,
+    wrong='saved as GBK',
+    right='saved as UTF-8',
+    is_hopeless=True,
+)  # fmt: skip
+UTF16 = Code(
+    "FI-05", "error", "boot", _READING,
+    wrong='saved as "Unicode" (UTF-16)',
+    right='saved as UTF-8',
+)  # fmt: skip
+TOO_DEEP = Code(
+    "FI-08", "error", "boot", _READING,
+    wrong='[[[[ ... 10,000 levels ... ]]]]',
+    right='the levels of the shipped file',
+)  # fmt: skip
+WIDE_PUNCTUATION = Code(
+    "JS-01", "error", "boot", _READING,
+    wrong='"backend"： "mooncake"',
+    right='"backend": "mooncake"',
+)  # fmt: skip
+CURLY_QUOTES = Code(
+    "JS-02", "error", "boot", _READING,
+    wrong='“backend”: “mooncake”',
+    right='"backend": "mooncake"',
+)  # fmt: skip
+MISSING_COLON = Code(
+    "JS-03", "error", "boot", _READING,
+    wrong='"backend""mooncake"',
+    right='"backend": "mooncake"',
+)  # fmt: skip
+MISSING_COMMA = Code(
+    "JS-04", "error", "boot", _READING,
+    wrong='"tp": 2\n"dp": 1',
+    right='"tp": 2,\n"dp": 1',
+)  # fmt: skip
+TRAILING_COMMA = Code(
+    "JS-05", "error", "boot", _READING,
+    wrong='{"tp": 2,}',
+    right='{"tp": 2}',
+)  # fmt: skip
+COMMENT = Code(
+    "JS-06", "error", "boot", _READING,
+    wrong='"tp": 2 // ranks',
+    right='"tp": 2',
+)  # fmt: skip
+LINE_NUMBER = Code(
+    "JS-07", "error", "boot", _READING,
+    wrong='12  "port": 1025,',
+    right='"port": 1025,',
+)  # fmt: skip
+SINGLE_QUOTES = Code(
+    "JS-08", "error", "boot", _READING,
+    wrong="{'port': 1025}",
+    right='{"port": 1025}',
+)  # fmt: skip
+FOREIGN_WORD = Code(
+    "JS-09", "error", "boot", _READING,
+    wrong='"asyncWrite": True',
+    right='"asyncWrite": true',
+    has_stand_in=True,
+)  # fmt: skip
+NOT_CLOSED = Code(
+    "JS-10", "error", "boot", _READING,
+    wrong='{"BackendConfig": {"tp": 2}',
+    right='{"BackendConfig": {"tp": 2}}',
+)  # fmt: skip
+WRONG_BRACKET = Code(
+    "JS-11", "error", "boot", _READING,
+    wrong='{"npuDeviceIds": [[0, 1}]',
+    right='{"npuDeviceIds": [[0, 1]]}',
+)  # fmt: skip
+ODD_BLANK = Code(
+    "JS-12", "error", "boot", _READING,
+    wrong='"port": 1025 with a no-break blank (U+00A0) after the colon',
+    right='"port": 1025',
+)  # fmt: skip
+BROKEN_STRING = Code(
+    "JS-13", "error", "boot", _READING,
+    wrong='"modelName": "qwen,',
+    right='"modelName": "qwen",',
+    has_stand_in=True,
+)  # fmt: skip
+BAD_ESCAPE = Code(
+    "JS-14", "error", "boot", _READING,
+    wrong='"configPath": "C:\\data"',
+    right='"configPath": "C:\\\\data"',
+    has_stand_in=True,
+)  # fmt: skip
+BAD_NUMBER = Code(
+    "JS-15", "error", "boot", _READING,
+    wrong='"port": 01025',
+    right='"port": 1025',
+    has_stand_in=True,
+)  # fmt: skip
+NO_QUOTES = Code(
+    "JS-16", "error", "boot", _READING,
+    wrong='backend: mooncake',
+    right='"backend": "mooncake"',
+    has_stand_in=True,
+)  # fmt: skip
+ELLIPSIS = Code(
+    "JS-17", "error", "boot", _READING,
+    wrong='{ ... "port": 1025 }',
+    right='{ "port": 1025 }',
+)  # fmt: skip
+MISSING_VALUE = Code(
+    "JS-18", "error", "boot", _READING,
+    wrong='"configPath": ,',
+    right='"configPath": "/etc/mindie/kv_pool.json",',
+    has_stand_in=True,
+)  # fmt: skip
+TEXT_BEHIND = Code(
+    "JS-19", "error", "boot", _READING,
+    wrong='{"ServerConfig": {...}}}',
+    right='{"ServerConfig": {...}}',
+)  # fmt: skip
+EXTRA_COMMA = Code(
+    "JS-21", "error", "boot", _READING,
+    wrong='"tp": 2,, "dp": 1',
+    right='"tp": 2, "dp": 1',
+)  # fmt: skip
+HALF_A_PAIR = Code(
+    "JS-22", "error", "boot", _READING,
+    wrong='"modelName": "\\ud83d"',
+    right='"modelName": "qwen"',
+    has_stand_in=True,
+)  # fmt: skip
+HUGE_NUMBER = Code(
+    "JS-23", "error", "boot", _READING,
+    wrong='"port": 1e999',
+    right='"port": 1025',
+    has_stand_in=True,
+)  # fmt: skip
+NO_OBJECT = Code(
+    "JS-24", "error", "boot", _READING,
+    wrong='[{"ServerConfig": {...}}]',
+    right='{"ServerConfig": {...}}',
+)  # fmt: skip
+MISPLACED = Code(
+    "JS-25", "error", "boot", _READING,
+    wrong='{"port": @1025}',
+    right='{"port": 1025}',
+)  # fmt: skip
+NOT_JSON = Code(
+    "JS-26", "error", "boot", _READING,
+    wrong='a large file that is not JSON',
+    right='{"ServerConfig": {...}, "BackendConfig": {...}}',
+)  # fmt: skip
+INNER_QUOTES = Code(
+    "JS-27", "error", "boot", _READING,
+    wrong='"plugin_params": "{"plugin_type":"prefix_cache"}"',
+    right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
+)  # fmt: skip
+MISSING_KEY = Code(
+    "SC-01", "error", "boot", _TYPES,
+    wrong='{"ServerConfig": {"port": 1025}}',
+    right='{"ServerConfig": {"port": 1025, "metricsPort": 1027, ...}}',
+)  # fmt: skip
+WRONG_TYPE = Code(
+    "SC-02", "error", "boot", _TYPES,
+    wrong='"port": "1025"',
+    right='"port": 1025',
+    about_value=True,
+)  # fmt: skip
+OUT_OF_RANGE = Code(
+    "SC-03", "error", "boot", _TYPES,
+    wrong='"port": 80',
+    right='"port": 1025',
+    about_value=True, needs_type=True,
+)  # fmt: skip
+NO_CHOICE = Code(
+    "SC-04", "error", "boot", _TYPES,
+    wrong='"backend": "Mooncake"',
+    right='"backend": "mooncake"',
+    about_value=True, needs_type=True,
+)  # fmt: skip
+WRONG_FORM = Code(
+    "SC-05", "error", "boot", _TYPES,
+    wrong='"modelName": "-qwen-"',
+    right='"modelName": "qwen"',
+    about_value=True, needs_type=True,
+)  # fmt: skip
+NOT_AN_INTEGER = Code(
+    "SC-08", "error", "boot", _TYPES,
+    wrong='"port": 1025.0',
+    right='"port": 1025',
+    about_value=True, fix="number",
+)  # fmt: skip
+DUPLICATE_KEY = Code(
+    "JS-20", "warning", "silent", _TYPES,
+    wrong='{"port": 1025, "port": 1026}',
+    right='{"port": 1026}',
+    at_key=True,
+)  # fmt: skip
+UNKNOWN_KEY = Code(
+    "SC-06", "warning", "silent", _TYPES,
+    wrong='{"kvPoolConfig": {...}, "BackendConfig": {...}}',
+    right='{"BackendConfig": {"kvPoolConfig": {...}, ...}}',
+    at_key=True,
+)  # fmt: skip
+DEAD_KEY = Code(
+    "SC-07", "warning", "silent", _HISTORY,
+    wrong='"tlsPkPwd": "..."',
+    right='(no such key)',
+    at_key=True, fix="remove",
+)  # fmt: skip
+MISSPELT_KEY = Code(
+    "HC-82", "warning", "silent", _TYPES,
+    wrong='"interNodeTlsCrlfiles": []',
+    right='"interNodeTlsCrlFiles": []',
+    at_key=True, fix="rename",
+)  # fmt: skip
+NOT_EXAMINED = Code(
+    "FI-09", "warning", "advice", _READING,
+    wrong='a file of megabytes',
+    right='a file of some kilobytes',
+)  # fmt: skip
+BYTE_ORDER_MARK = Code(
+    "FI-06", "info", "advice", _READING,
+    wrong='saved as UTF-8 with BOM',
+    right='saved as UTF-8',
+)  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What is known about a code besides its texts."""
-
-    code: str
-    severity: Severity
-    outcome: Outcome
-    source: str
-    wrong: str
-    right: str
-
-
-def _stage(source: str, severity: Severity, outcome: Outcome, *examples: tuple[str, str, str]) -> list[Code]:
-    return [Code(code, severity, outcome, source, wrong, right) for code, wrong, right in examples]
-
-
-STAGE_CODES = (
-    _stage(
-        "0",
-        "error",
-        "boot",
-        ("FI-01", "mindie-kvpool check /missing.json", "mindie-kvpool check /etc/mindie/config.json"),
-        ("FI-02", "(0 bytes)", "{ ... }"),
-        ("FI-03", "a file of more than 10 MiB", "a file of some kilobytes"),
-        ("FI-04", "saved as GBK", "saved as UTF-8"),
-        ("FI-05", 'saved as "Unicode" (UTF-16)', "saved as UTF-8"),
-        ("FI-08", "[[[[ ... 10,000 levels ... ]]]]", "the levels of the shipped file"),
-        ("JS-01", '"backend"： "mooncake"', '"backend": "mooncake"'),
-        ("JS-02", "“backend”: “mooncake”", '"backend": "mooncake"'),
-        ("JS-03", '"backend""mooncake"', '"backend": "mooncake"'),
-        ("JS-04", '"tp": 2\n"dp": 1', '"tp": 2,\n"dp": 1'),
-        ("JS-05", '{"tp": 2,}', '{"tp": 2}'),
-        ("JS-06", '"tp": 2 // ranks', '"tp": 2'),
-        ("JS-07", '12  "port": 1025,', '"port": 1025,'),
-        ("JS-08", "{'port': 1025}", '{"port": 1025}'),
-        ("JS-09", '"asyncWrite": True', '"asyncWrite": true'),
-        ("JS-10", '{"BackendConfig": {"tp": 2}', '{"BackendConfig": {"tp": 2}}'),
-        ("JS-11", '{"npuDeviceIds": [[0, 1}]', '{"npuDeviceIds": [[0, 1]]}'),
-        ("JS-12", '"port": 1025 with a no-break blank (U+00A0) after the colon', '"port": 1025'),
-        ("JS-13", '"modelName": "qwen,', '"modelName": "qwen",'),
-        ("JS-14", '"configPath": "C:\\data"', '"configPath": "C:\\\\data"'),
-        ("JS-15", '"port": 01025', '"port": 1025'),
-        ("JS-16", "backend: mooncake", '"backend": "mooncake"'),
-        ("JS-17", '{ ... "port": 1025 }', '{ "port": 1025 }'),
-        ("JS-18", '"configPath": ,', '"configPath": "/etc/mindie/kv_pool.json",'),
-        ("JS-19", '{"ServerConfig": {...}}}', '{"ServerConfig": {...}}'),
-        ("JS-21", '"tp": 2,, "dp": 1', '"tp": 2, "dp": 1'),
-        ("JS-22", '"modelName": "\\ud83d"', '"modelName": "qwen"'),
-        ("JS-23", '"port": 1e999', '"port": 1025'),
-        ("JS-24", '[{"ServerConfig": {...}}]', '{"ServerConfig": {...}}'),
-        ("JS-25", '{"port": @1025}', '{"port": 1025}'),
-        ("JS-26", "a large file that is not JSON", '{"ServerConfig": {...}, "BackendConfig": {...}}'),
-        (
-            "JS-27",
-            '"plugin_params": "{"plugin_type":"prefix_cache"}"',
-            '"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
-        ),
-    )
-    + _stage(
-        "0, 1",
-        "error",
-        "boot",
-        ("SC-01", '{"ServerConfig": {"port": 1025}}', '{"ServerConfig": {"port": 1025, "metricsPort": 1027, ...}}'),
-        ("SC-02", '"port": "1025"', '"port": 1025'),
-        ("SC-03", '"port": 80', '"port": 1025'),
-        ("SC-04", '"backend": "Mooncake"', '"backend": "mooncake"'),
-        ("SC-05", '"modelName": "-qwen-"', '"modelName": "qwen"'),
-        ("SC-08", '"port": 1025.0', '"port": 1025'),
-    )
-    + _stage(
-        "0, 1, 8",
-        "warning",
-        "silent",
-        ("JS-20", '{"port": 1025, "port": 1026}', '{"port": 1026}'),
-        (
-            "SC-06",
-            '{"kvPoolConfig": {...}, "BackendConfig": {...}}',
-            '{"BackendConfig": {"kvPoolConfig": {...}, ...}}',
-        ),
-        ("SC-07", '"tlsPkPwd": "..."', "(no such key)"),
-        ("HC-82", '"interNodeTlsCrlfiles": []', '"interNodeTlsCrlFiles": []'),
-    )
-    + _stage("0", "warning", "advice", ("FI-09", "a file of megabytes", "a file of some kilobytes"))
-    + _stage("0, 4.1", "info", "advice", ("FI-06", "saved as UTF-8 with BOM", "saved as UTF-8"))
-)
-
-
-def all_codes() -> dict[str, Code]:
-    """Every code the check can report."""
-    rules = [Code(r.code, r.severity, r.outcome, r.source, r.wrong, r.right) for r in RULES]
-    return {each.code: each for each in [*STAGE_CODES, *rules]}
+STAGE_CODES: tuple[Code, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Code))
+"""Those of the stages before the rules."""

@@ -14,6 +14,7 @@ from typing import Any, Literal
 Severity = Literal["error", "warning", "info"]
 Outcome = Literal["boot", "late", "run", "wrong", "silent", "advice"]
 Verdict = Literal["ok", "warning", "error"]
+Fix = Literal["rename", "remove", "number"]
 
 SEVERITY_ORDER: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 
@@ -31,7 +32,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Elsewhere:
     """Where a finding is when that is not the checked file itself (pool file, rank table)."""
 
     file: str
@@ -42,11 +43,53 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """What is known about a kind of finding besides its texts.
+
+    Attributes:
+        id: stable name, also the argument of ``explain``.
+        severity, outcome: of the usual case.
+        source: document and section it is written down in, and how it is known.
+        wrong, right: the smallest example of each.
+        fix: what ``--fix`` does at the place of such a finding that has no edits of its own: gives a key the likely
+            name, removes it, or writes the number meant.
+        at_key: it is about a key, not about its value.
+        about_value: it says nothing where the value is a stand-in for something unreadable.
+        needs_type: it says nothing new where the type is wrong already.
+        has_stand_in: a value had to be made up where it was found.
+        explains_key: it says more about a key than that it is unknown.
+        is_other_kind: the file is of another kind: nothing in it is to be judged.
+        is_hopeless: nobody can repair such a file.
+    """
+
+    id: str
+    severity: Severity
+    outcome: Outcome
+    source: str
+    wrong: str
+    right: str
+    fix: Fix | None = None
+    at_key: bool = False
+    about_value: bool = False
+    needs_type: bool = False
+    has_stand_in: bool = False
+    explains_key: bool = False
+    is_other_kind: bool = False
+    is_hopeless: bool = False
+
+    def found(
+        self, path: str = "", *, severity: Severity | None = None, outcome: Outcome | None = None, **details: Any
+    ) -> Finding:
+        """A finding of this kind; ``details`` are further fields of it."""
+        return Finding(self, severity or self.severity, outcome or self.outcome, path, **details)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing the user should know.
 
     Attributes:
-        code: stable name, also the argument of ``explain``.
+        kind: what is known about its code.
         severity: error, warning or info.
         outcome: when the fault shows: at boot, late (after the weights), while running, as wrong
             output, silently never, or not at all (advice).
@@ -54,27 +97,29 @@ class Finding:
         value: the value found there; None when the key is absent.
         params: values for the message's placeholders.
         variant: which of the code's messages.
-        source: where the rule is written down.
         line, column: 1-based; None when the position is not known.
         length: characters to underline.
         place: set when the fault is in another file; ``path`` then names the key that refers to it.
         edits: what ``--fix`` would do; empty when the repair needs a decision.
-        advice: the repair is right but changes meaning for the reader; shown, applied last.
     """
 
-    code: str
+    kind: Code
     severity: Severity
     outcome: Outcome
     path: str = ""
     value: Any = None
     params: Mapping[str, Any] = field(default_factory=dict)
     variant: str = ""
-    source: str = ""
     line: int | None = None
     column: int | None = None
     length: int = 1
-    place: Place | None = None
+    place: Elsewhere | None = None
     edits: tuple[Edit, ...] = ()
+
+    @property
+    def code(self) -> str:
+        """Stable name of its kind."""
+        return self.kind.id
 
     @property
     def message_id(self) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Literal
 
-from mindie_kvpool_plugin.check.findings import Finding, Place, shown
+from mindie_kvpool_plugin.check.findings import Elsewhere, Finding, shown
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -65,7 +65,7 @@ def _params(finding: Finding) -> dict[str, Any]:
     return {**finding.params, "value": shown(finding.value), "path": finding.path}
 
 
-def _where(place: Place) -> str:
+def _where(place: Elsewhere) -> str:
     position = f":{place.line}:{place.column}" if place.line is not None else ""
     return f"{place.file}{position} {place.pointer}".rstrip()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
 from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
 from mindie_kvpool_plugin.check.pool_options import pool_findings
@@ -26,7 +27,7 @@ MAX_FINDINGS = 500
 
 
 @dataclass(slots=True)
-class Result:
+class Report:
     """What a check says.
 
     Attributes:
@@ -47,7 +48,7 @@ class Result:
         return verdict(self.findings)
 
 
-def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None = None) -> Result:
+def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None = None) -> Report:
     """Check a configuration given as bytes.  Never raises, whatever the bytes.
 
     Args:
@@ -65,31 +66,36 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
         findings += all_rules(View(document.value, situation, followed))
         findings += _distinct(pool_findings(document.value, followed.pool))
     ordered = sorted(_placed(_distinct(findings), document), key=_order)
-    return Result(document, situation, ordered[:MAX_FINDINGS], followed.pool)
+    return Report(document, situation, ordered[:MAX_FINDINGS], followed.pool)
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
     """Without repeats: where the type is wrong, range and choices say nothing new."""
     found = list(findings)
-    if any(f.code in {"CF-16", "CF-17"} for f in found):  # another kind of file: nothing in it is to be judged
-        return [f for f in found if not f.code.startswith(("SC-", "HC-82"))]
-    wrong_type = {(f.path, f.place) for f in found if f.code == "SC-02"}
-    explained = {(f.path, f.place) for f in found if f.code in {"HC-24", "CF-18"}}
-    known = {"SC-03": wrong_type, "SC-04": wrong_type, "SC-05": wrong_type, "SC-06": explained, "HC-82": explained}
-    return [f for f in found if (f.path, f.place) not in known.get(f.code, ())]
+    if any(f.kind.is_other_kind for f in found):
+        return [f for f in found if not f.kind.about_value and f.kind not in _ABOUT_KEYS]
+    wrong_type = {(f.path, f.place) for f in found if f.kind is codes.WRONG_TYPE}
+    explained = {(f.path, f.place) for f in found if f.kind.explains_key}
+
+    def is_new(finding: Finding) -> bool:
+        place = (finding.path, finding.place)
+        if finding.kind.needs_type:
+            return place not in wrong_type
+        return finding.kind not in _UNKNOWN or place not in explained
+
+    return [finding for finding in found if is_new(finding)]
+
+
+_UNKNOWN = (codes.UNKNOWN_KEY, codes.MISSPELT_KEY)
+_ABOUT_KEYS = (*_UNKNOWN, codes.DEAD_KEY, codes.MISSING_KEY)
 
 
 def _placed(findings: list[Finding], document: Document) -> list[Finding]:
     """With positions, and without findings about a value that the load stage had to make up."""
     worst_first = sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity])
     placed = [document.locate(finding) for finding in worst_first[: 2 * MAX_FINDINGS]]
-    broken = [(f.line, f.column or 0) for f in placed if f.code in _MADE_UP]
-    return [f for f in placed if f.code not in _ABOUT_VALUES or not _covers(f, broken)]
-
-
-# the load stage put a stand-in where these were found
-_MADE_UP = frozenset({"JS-09", "JS-13", "JS-14", "JS-15", "JS-16", "JS-18", "JS-22", "JS-23"})
-_ABOUT_VALUES = frozenset({"SC-02", "SC-03", "SC-04", "SC-05", "SC-08"})
+    broken = [(f.line, f.column or 0) for f in placed if f.kind.has_stand_in]
+    return [f for f in placed if not f.kind.about_value or not _covers(f, broken)]
 
 
 def _covers(finding: Finding, places: list[tuple[int | None, int]]) -> bool:
@@ -101,7 +107,7 @@ def _order(finding: Finding) -> tuple[int, int, int, str]:
     return SEVERITY_ORDER[finding.severity], finding.line or 0, finding.column or 0, finding.code
 
 
-def check_file(path: Path, situation: Situation) -> Result:
+def check_file(path: Path, situation: Situation) -> Report:
     """Check a file on disk.
 
     Raises:

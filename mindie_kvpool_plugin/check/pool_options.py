@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from mindie_kvpool_plugin.check.findings import Finding, Place, pointer
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.findings import Elsewhere, Finding, pointer
 from mindie_kvpool_plugin.check.follow import OtherFile
 from mindie_kvpool_plugin.check.rules.view import section, text
 from mindie_kvpool_plugin.check.schema import profiles
@@ -31,7 +32,14 @@ MAX_KEYS = 100
 # demanded by the host's own client, which is in charge without the section
 HOST_DEMANDS = "metadata_server"
 
-_CODES = {"type": "SC-02", "range": "SC-03", "choice": "SC-04", "form": "SC-05", "point": "SC-08", "missing": "SC-01"}
+_CODES = {
+    "type": codes.WRONG_TYPE,
+    "range": codes.OUT_OF_RANGE,
+    "choice": codes.NO_CHOICE,
+    "form": codes.WRONG_FORM,
+    "point": codes.NOT_AN_INTEGER,
+    "missing": codes.MISSING_KEY,
+}
 
 
 def pool_findings(root: Any, pool: OtherFile | None) -> list[Finding]:
@@ -83,14 +91,14 @@ def _told(problem: Problem, content: Mapping[str, Any], backend: str) -> Finding
     params: dict[str, Any] = {"key": name, "expected": expectation(schema)}
     if problem.kind == "point":
         params = {"meant": int(problem.value)}
-    return Finding(_CODES[problem.kind], "error", "late", above + pointer(name), problem.value, params, source="1")
+    return _CODES[problem.kind].found(above + pointer(name), outcome="late", value=problem.value, params=params)
 
 
 def _missing(name: str, above: str, schema: profiles.Schema) -> Finding:
     default = schema.get("default")
     params = {"key": name, "expected": "-", "default": json.dumps(default)}
     variant = "" if default is None else "default"
-    return Finding("SC-01", "error", "late", above + pointer(name), None, params, variant=variant, source="1")
+    return codes.MISSING_KEY.found(above + pointer(name), outcome="late", params=params, variant=variant)
 
 
 def _about_keys(
@@ -103,22 +111,24 @@ def _about_keys(
                 yield unknown_key(name, known, above, values, owners=owners, is_forbidden=bool(above))
         elif isinstance(value, int) and value > known[name].get("maximum", value):
             params = {"key": name, "expected": expectation(known[name])}
-            yield Finding("SC-03", "warning", "run", above + pointer(name), value, params, source="1")
+            yield codes.OUT_OF_RANGE.found(
+                above + pointer(name), severity="warning", outcome="run", value=value, params=params
+            )
 
 
 def _as_note(finding: Finding) -> Finding:
     # MemCache has many more keys than we know: an unknown one is only worth a note
-    return replace(finding, severity="info") if finding.code == "SC-06" else finding
+    return replace(finding, severity="info") if finding.kind is codes.UNKNOWN_KEY else finding
 
 
 def _is_harmless(finding: Finding, value: Any) -> bool:
     """A byte order mark, where the plugin reads the file: it does not mind, the host's own client does."""
-    return finding.code == "FI-06" and isinstance(value, dict) and SECTION in value
+    return finding.kind is codes.BYTE_ORDER_MARK and isinstance(value, dict) and SECTION in value
 
 
 def _in_pool(finding: Finding, document: Document) -> Finding:
     excerpt = document.excerpt(finding.line, finding.column or 1)[0] if finding.line is not None else ""
-    place = Place(document.name, finding.line, finding.column, excerpt, finding.path)
+    place = Elsewhere(document.name, finding.line, finding.column, excerpt, finding.path)
     outcome = "late" if finding.severity == "error" else finding.outcome
     path = "/BackendConfig/kvPoolConfig/configPath"
     return replace(finding, path=path, line=None, column=None, place=place, outcome=outcome, edits=())

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Edit, Finding
 from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.situation import Situation
@@ -19,9 +20,8 @@ from mindie_kvpool_plugin.check.text.load import load_bytes
 
 # one repair can uncover the next: a gutter number gone, a missing comma shows
 MAX_ROUNDS = 6
-
-_RENAMED = {"HC-82", "HC-24"}
-_REMOVED = {"SC-07", "HC-10"}
+# repaired by writing the file anew, not by edits
+_ENCODING = (codes.UTF16, codes.BYTE_ORDER_MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Repair:
 def repair(data: bytes, name: str, situation: Situation) -> Repair:
     """Repair what is unambiguous.  Never raises; unchanged bytes when there is nothing to do."""
     document = load_bytes(data, name)
-    before, text, codes = document.text, document.text, []
+    before, text, done = document.text, document.text, list[str]()
     prefix = codecs.BOM_UTF8 if document.shift else b""
-    if any(finding.code in {"FI-02", "FI-03", "FI-04"} for finding in document.findings):
+    if any(finding.kind.is_hopeless for finding in document.findings):
         return Repair(before, before, data, ())
-    codes += [finding.code for finding in document.findings if finding.code == "FI-05"]
+    done += [finding.code for finding in document.findings if finding.kind is codes.UTF16]
     for _ in range(MAX_ROUNDS):
         edits, found = _syntax_edits(document)
         if not edits:
@@ -56,18 +56,18 @@ def repair(data: bytes, name: str, situation: Situation) -> Repair:
         if changed == text:
             break
         text = changed
-        codes += found
+        done += found
         document = load_bytes(text.encode("utf-8", "replace"), name)
-    if text == before and not codes:
+    if text == before and not done:
         return Repair(before, before, data, ())
-    return Repair(before, text, prefix + text.encode("utf-8", "replace"), tuple(dict.fromkeys(codes)))
+    return Repair(before, text, prefix + text.encode("utf-8", "replace"), tuple(dict.fromkeys(done)))
 
 
 def is_repairable(finding: Finding) -> bool:
     """Whether ``--fix`` would do something about a finding."""
     if finding.place is not None or finding.severity == "info":
         return False
-    return bool(finding.edits) or (not finding.variant and finding.code in {*_RENAMED, *_REMOVED, "SC-08"})
+    return bool(finding.edits) or (not finding.variant and finding.kind.fix is not None)
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
@@ -82,7 +82,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def _syntax_edits(document: Document) -> tuple[list[Edit], list[str]]:
-    repairable = [f for f in document.findings if f.edits and f.code.startswith("JS-")]
+    repairable = [f for f in document.findings if f.edits and f.kind not in _ENCODING]
     if not repairable or document.value is None:
         return [], []
     return [edit for f in repairable for edit in f.edits], [f.code for f in repairable]
@@ -92,27 +92,27 @@ def _name_edits(document: Document, situation: Situation) -> tuple[list[Edit], l
     if not document.is_valid or not isinstance(document.value, dict):
         return [], []
     result = check_bytes(document.text.encode("utf-8"), document.name, situation)
-    edits, codes = [], []
+    edits, repaired = [], []
     for finding in result.findings:
         edit = _name_edit(finding, document)
         if edit is not None:
             edits.append(edit)
-            codes.append(finding.code)
-    return edits, codes
+            repaired.append(finding.code)
+    return edits, repaired
 
 
 def _name_edit(finding: Finding, document: Document) -> Edit | None:
-    if finding.place is not None:
+    if finding.place is not None or finding.variant:
         return None
-    if finding.code in _RENAMED and not finding.variant:
+    if finding.kind.fix == "rename":
         close = finding.params.get("close") or finding.params.get("meant")
         span = document.span(finding.path, of_key=True)
         is_free = not _has_sibling(finding.path, str(close), document)
         return Edit(*span, json.dumps(close)) if span is not None and is_free else None
-    if finding.code == "SC-08" and not finding.variant:
+    if finding.kind.fix == "number":
         span = document.value_span(finding.path)
         return Edit(*span, str(finding.params["meant"])) if span is not None else None
-    if finding.code in _REMOVED and not finding.variant:
+    if finding.kind.fix == "remove":
         return document.member_removal(finding.path)
     return None
 

@@ -6,7 +6,8 @@ path and what the message needs.  A rule reads no file content and never stops t
 
 from __future__ import annotations
 
-from mindie_kvpool_plugin.check.findings import Finding
+from mindie_kvpool_plugin.check.codes import STAGE_CODES
+from mindie_kvpool_plugin.check.findings import Code, Finding
 from mindie_kvpool_plugin.check.rules import (
     asynchronous,
     certificates,
@@ -42,9 +43,14 @@ TOPICS = (
 )
 """The modules whose import registers the rules, in the order they are asked."""
 
-__all__ = ["RULES", "TOPICS", "all_rules"]
+__all__ = ["RULES", "TOPICS", "all_codes", "all_rules"]
 
 
 def all_rules(view: View) -> list[Finding]:
     """All findings of all rules."""
     return run_rules(view)
+
+
+def all_codes() -> dict[str, Code]:
+    """Every code the check can report, for ``explain``."""
+    return {kind.id: kind for kind in (*STAGE_CODES, *(each.kind for each in RULES))}

@@ -16,7 +16,8 @@ AT = (B, K, "asyncWrite")
 
 
 @rule(
-    "HC-13", "error", "late", "HC-13 (C, D)",
+    "HC-13", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong='"asyncWrite": true, "LoraModules": [...]',
     right='"asyncWrite": false',
 )  # fmt: skip
@@ -27,7 +28,8 @@ def async_write_excludes_lora(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-14", "error", "late", "HC-14 (C)",
+    "HC-14", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"asyncWrite": true, "{\\"plugin_type\\":\\"prefix_cache,splitfuse\\"}"',
     right='"asyncWrite": false',
 )  # fmt: skip
@@ -38,7 +40,8 @@ def async_write_excludes_splitfuse(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-15", "error", "late", "HC-15 (C, D)",
+    "HC-15", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong='"asyncWrite": true, "stream_options": {"micro_batch": true}',
     right='"stream_options": {"micro_batch": false}',
 )  # fmt: skip
@@ -50,7 +53,8 @@ def async_write_excludes_micro_batch(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-16", "info", "advice", "HC-16 (C)",
+    "HC-16", "info", "advice",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong="asyncWrite with Qwen, when prefill time matters most",
     right="the kv_pool plugin, which leaves the fused operators on",
 )  # fmt: skip
@@ -62,7 +66,8 @@ def async_write_costs_qwen_fused_operators(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-17", "error", "wrong", "HC-17 (D, I)",
+    "HC-17", "error", "wrong",
+    "MindIE-LLM docs/zh, kv_cache_pool.md; MindIE-LLM 3.0.0, source code (inferred)",
     wrong='"asyncWrite": true with Llama',
     right='"asyncWrite": false',
 )  # fmt: skip
@@ -77,7 +82,8 @@ def async_write_knows_few_models(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-18", "error", "run", "HC-18 (I)",
+    "HC-18", "error", "run",
+    "MindIE-LLM 3.0.0, source code (inferred)",
     wrong='"asyncWrite": true, "backendType": "torch"',
     right='"backendType": "atb"',
 )  # fmt: skip
@@ -89,7 +95,8 @@ def async_write_needs_atb(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-19", "warning", "advice", "HC-19 (D)",
+    "HC-19", "warning", "advice",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong='"asyncWrite": true with mtp',
     right='"asyncWrite": true with prefix_cache alone',
 )  # fmt: skip

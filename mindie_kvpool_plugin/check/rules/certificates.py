@@ -22,7 +22,8 @@ def _interfaces(view: View) -> list[str]:
 
 
 @rule(
-    "CF-01", "error", "boot", "1.2 (O)",
+    "CF-01", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: ServerConfig (observed)",
     wrong='"httpsEnabled": true, "tlsCert": "none.pem"',
     right='"tlsCert": "security/certs/server.pem"   (there, mode 0640 or less)',
 )  # fmt: skip
@@ -42,7 +43,8 @@ def certificates_are_there(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-02", "error", "boot", "1.2, 1.3 (O)",
+    "CF-02", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: ServerConfig, BackendConfig (observed)",
     wrong='"tlsCaFile": []',
     right='"tlsCaFile": ["ca.pem"]   (1 to 3 names)',
 )  # fmt: skip
@@ -83,7 +85,8 @@ def _length(values: Section, where: str, key: str, low: int, *, distinct: bool) 
 
 
 @rule(
-    "CF-03", "error", "boot", "1.3 (O)",
+    "CF-03", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: BackendConfig (observed)",
     wrong='"interNodeTLSEnabled": true without interNodeTlsCert',
     right='"interNodeTLSEnabled": false   (on one node)',
 )  # fmt: skip

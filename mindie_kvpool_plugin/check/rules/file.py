@@ -13,7 +13,8 @@ _MOTOR_KEYS = ("kv_transfer_config", "kv_cache_store_config", "mindie_server_pre
 
 
 @rule(
-    "HC-80", "error", "boot", "HC-80 (O)",
+    "HC-80", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong="-rw-r--r-- config.json",
     right="chmod 640 config.json",
 )  # fmt: skip
@@ -35,9 +36,11 @@ def file_has_the_right_mode(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-16", "error", "boot", "8 (D)",
+    "CF-16", "error", "boot",
+    "MindIE-LLM docs/zh, user guide: history of the configuration",
     wrong='{"ResourceParam": {...}, "ServeParam": {...}}',
     right='{"ServerConfig": {...}, "BackendConfig": {...}}',
+    is_other_kind=True,
 )  # fmt: skip
 def layout_is_todays(view: View) -> Iterator[Fault]:
     """Files of 1.0.RC1 and RC2, and deployment files of MindIE Motor."""
@@ -53,9 +56,11 @@ def layout_is_todays(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-17", "error", "boot", "4.1",
+    "CF-17", "error", "boot",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
     wrong="mindie-kvpool check kv_pool.json",
     right="mindie-kvpool check config.json --pool-config kv_pool.json",
+    is_other_kind=True,
 )  # fmt: skip
 def file_is_a_service_configuration(view: View) -> Iterator[Fault]:
     """A pool file was given instead of config.json."""

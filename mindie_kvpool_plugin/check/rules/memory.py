@@ -47,7 +47,8 @@ def _has_links(view: View) -> bool:
 
 
 @rule(
-    "HC-45", "error", "run", "HC-45 (D)",
+    "HC-45", "error", "run",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong="--dies 576",
     right="at most 512 dies in one pool",
 )  # fmt: skip
@@ -59,7 +60,8 @@ def pool_has_few_enough_dies(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-46", "warning", "run", "HC-46 (D)",
+    "HC-46", "warning", "run",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong="--dies 128 with NPU_MEMORY_FRACTION=0.92",
     right="NPU_MEMORY_FRACTION=0.91",
 )  # fmt: skip
@@ -77,7 +79,8 @@ def links_have_memory(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-47", "warning", "run", "HC-47 (D)",
+    "HC-47", "warning", "run",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong="--scale-out with NPU_MEMORY_FRACTION=0.92",
     right="NPU_MEMORY_FRACTION=0.88",
 )  # fmt: skip
@@ -90,7 +93,8 @@ def growing_pools_keep_a_reserve(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-48", "warning", "silent", "HC-48 (C)",
+    "HC-48", "warning", "silent",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"npuMemSize": 20 with NPU_MEMORY_FRACTION=0.88',
     right='"npuMemSize": -1',
 )  # fmt: skip
@@ -104,7 +108,8 @@ def fraction_is_used(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-49", "error", "late", "HC-49 (C, D)",
+    "HC-49", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong="NPU_MEMORY_FRACTION=92%",
     right="NPU_MEMORY_FRACTION=0.92",
 )  # fmt: skip
@@ -117,7 +122,8 @@ def fraction_is_a_number(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-40", "warning", "run", "HC-40 (D, C)",
+    "HC-40", "warning", "run",
+    "MindIE-LLM docs/zh, prefix_cache.md; MindIE-LLM 3.0.0, source code (read)",
     wrong="TASK_QUEUE_ENABLE=0 with DeepSeek and prefix_cache",
     right="TASK_QUEUE_ENABLE=1",
 )  # fmt: skip
@@ -143,7 +149,8 @@ def identical_ranks(view: View) -> int:
 
 
 @rule(
-    "KP-05", "warning", "advice", "design 3",
+    "KP-05", "warning", "advice",
+    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
     wrong='"kv_pool": {"shards": "per_rank"} with DeepSeek and tp 8',
     right='"kv_pool": {"shards": "auto"}',
 )  # fmt: skip

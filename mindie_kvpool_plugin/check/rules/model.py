@@ -18,7 +18,8 @@ _WRONG_MODEL_KEYS = re.compile(r"deepseek[-_.]?(?:r1|v3\.?1|v3_1|r1_w8a8)", re.I
 
 
 @rule(
-    "HC-12", "error", "advice", "HC-12 (D)",
+    "HC-12", "error", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md",
     wrong='"LoraModules": [...] with prefix_cache',
     right='prefix_cache without LoRA, or LoRA without prefix_cache',
 )  # fmt: skip
@@ -36,7 +37,8 @@ def prefix_cache_excludes_lora(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-20", "warning", "advice", "HC-20 (D)",
+    "HC-20", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md",
     wrong="prefix_cache with a model that is on no list",
     right="prefix_cache with Qwen2, Qwen2.5, Qwen3, DeepSeek R1, V3, V3.1",
 )  # fmt: skip
@@ -49,7 +51,8 @@ def prefix_cache_lists_few_models(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-21", "error", "wrong", "HC-21 (D, I)",
+    "HC-21", "error", "wrong",
+    "MindIE-LLM docs/zh, user_guide/feature/README.md; MindIE-LLM 3.0.0, source code (inferred)",
     wrong="pooling with DeepSeek V3.2",
     right="DeepSeek V3.2 with prefix_cache and without a pool",
 )  # fmt: skip
@@ -62,7 +65,8 @@ def deepseek_v32_has_no_pool(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-22", "error", "late", "HC-22 (C, D)",
+    "HC-22", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, prefix_cache.md",
     wrong='"models": {"deepseekv2": {"kv_cache_options": {"enable_nz": false}}}',
     right='"models": {"deepseekv2": {"kv_cache_options": {"enable_nz": true}}}',
 )  # fmt: skip
@@ -89,7 +93,8 @@ def _has_nz(view: View, index: int, kind: Family) -> bool:
 
 
 @rule(
-    "HC-23", "warning", "advice", "HC-23 (D)",
+    "HC-23", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md",
     wrong='"models": {"qwen2": {"kv_cache_options": {"enable_nz": true}}}',
     right='"models": {"qwen2": {"kv_cache_options": {"enable_nz": false}}}',
 )  # fmt: skip
@@ -103,9 +108,11 @@ def only_deepseek_uses_nz(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-24", "warning", "silent", "HC-24 (C)",
+    "HC-24", "warning", "silent",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"models": {"deepseek_r1": {"kv_cache_option": {"enable_nz": true}}}',
     right='"models": {"deepseekv2": {"kv_cache_options": {"enable_nz": true}}}',
+    fix="rename", explains_key=True,
 )  # fmt: skip
 def model_options_have_the_right_names(view: View) -> Iterator[Fault]:
     """A wrong name is kept and read by nothing."""
@@ -121,7 +128,8 @@ def model_options_have_the_right_names(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-25", "warning", "advice", "HC-25 (D, documents disagree)",
+    "HC-25", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md (contradict each other)",
     wrong="prefix_cache with W16A16SC weights",
     right="prefix_cache with float, W8A8 or W4A8 weights",
 )  # fmt: skip
@@ -135,7 +143,8 @@ def prefix_cache_lists_few_quantisations(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-26", "warning", "advice", "HC-26 (D, documents disagree)",
+    "HC-26", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md, user_guide/feature/README.md (contradict each other)",
     wrong="Qwen with pooling and splitfuse",
     right="Qwen with pooling and prefix_cache",
 )  # fmt: skip
@@ -156,7 +165,8 @@ def qwen_pools_with_little_else(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-27", "error", "run", "HC-27 (C)",
+    "HC-27", "error", "run",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='pooling, splitfuse and "sp": 8',
     right="pooling and sequence parallelism without splitfuse",
 )  # fmt: skip
@@ -169,7 +179,8 @@ def splitfuse_and_sequence_parallel_do_not_pool(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-28", "warning", "advice", "HC-28 (D)",
+    "HC-28", "warning", "advice",
+    "MindIE-LLM docs/zh, user_guide/feature/README.md",
     wrong="DeepSeek with pooling and micro_batch",
     right="DeepSeek with pooling",
 )  # fmt: skip
@@ -185,7 +196,8 @@ def deepseek_micro_batch_does_not_pool(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-30", "warning", "advice", "HC-30 (D)",
+    "HC-30", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md",
     wrong='prefix_cache with "cp": 2, "sp": 8 and tool_call_options',
     right="prefix_cache and function calls without context parallelism",
 )  # fmt: skip
@@ -198,7 +210,8 @@ def context_parallel_and_tools_do_not_share_prefixes(view: View) -> Iterator[Fau
 
 
 @rule(
-    "HC-33", "warning", "advice", "HC-33 (D)",
+    "HC-33", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md",
     wrong="prefix_cache with rope_scaling on a host before 3.0.0.beta.2",
     right="a newer host, or no long sequences",
 )  # fmt: skip
@@ -211,7 +224,8 @@ def old_hosts_exclude_long_sequences(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-69", "warning", "advice", "HC-69 (D)",
+    "HC-69", "warning", "advice",
+    "MindIE-LLM docs/zh, user guide",
     wrong='"npuMemSize": -1 with a multimodal model',
     right='"npuMemSize": 20',
 )  # fmt: skip

@@ -30,7 +30,8 @@ def _servers(view: View) -> list[Any]:
 
 
 @rule(
-    "HC-67", "error", "boot", "HC-67 (C, O)",
+    "HC-67", "error", "boot",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"multiNodesInferEnabled": true   (RANK_TABLE_FILE not set)',
     right="export RANK_TABLE_FILE=/etc/mindie/rank_table.json",
 )  # fmt: skip
@@ -91,7 +92,8 @@ def _is_in(value: Any, limit: int) -> bool:
 
 
 @rule(
-    "CF-13", "error", "boot", "1.3 (O)",
+    "CF-13", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: BackendConfig (observed)",
     wrong='"multiNodesInferEnabled": true, "interNodeTLSEnabled": true, "interNodeTlsCrlPath": "security/grpc/certs/"',
     right='"interNodeTlsCrlPath": ""',
 )  # fmt: skip
@@ -103,7 +105,8 @@ def revocation_path_between_nodes_is_empty(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-14", "warning", "advice", "1.3 (D)",
+    "CF-14", "warning", "advice",
+    "MindIE-LLM docs/zh, user guide: BackendConfig",
     wrong='"multiNodesInferEnabled": true, "modelInstanceNumber": 2',
     right='"modelInstanceNumber": 1',
 )  # fmt: skip
@@ -114,7 +117,8 @@ def several_nodes_serve_one_instance(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-31", "info", "late", "HC-31 (C, D)",
+    "HC-31", "info", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, prefix_cache.md",
     wrong="a decode node with prefix_cache in plugin_params (3.0.0)",
     right="prefix_cache and the pool on prefill nodes only",
 )  # fmt: skip
@@ -126,7 +130,8 @@ def decode_nodes_have_no_prefix_cache(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-32", "warning", "advice", "HC-32 (D, documents disagree)",
+    "HC-32", "warning", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md (contradict each other)",
     wrong='prefix_cache with "multiNodesInferEnabled": true on 2.2.RC1',
     right="a newer host",
 )  # fmt: skip
@@ -137,7 +142,8 @@ def old_hosts_exclude_several_nodes(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-39", "info", "advice", "HC-39 (D)",
+    "HC-39", "info", "advice",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong="pooling with RAS recovery on 2.2.RC1",
     right="one of the two",
 )  # fmt: skip
@@ -148,7 +154,8 @@ def old_hosts_exclude_recovery(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-29", "info", "advice", "HC-29 (D)",
+    "HC-29", "info", "advice",
+    "MindIE-LLM docs/zh, prefix_cache.md",
     wrong="prefix_cache on the decode node",
     right="prefix_cache with mtp, several nodes, CP, SP, DP, EP on the prefill node",
 )  # fmt: skip
@@ -163,7 +170,8 @@ def prefix_cache_goes_with(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-09", "warning", "run", "design 2",
+    "KP-09", "warning", "run",
+    "mindie-kvpool-plugin, README.md: What is pooled",
     wrong='"inferMode": "dmi" with kv_pool on a decode node',
     right="kv_pool on prefill nodes only",
 )  # fmt: skip

@@ -14,7 +14,8 @@ _CPP_NUMBER = re.compile(r"\s*[+-]?\d+")
 
 
 @rule(
-    "HC-55", "error", "boot", "HC-55 (O)",
+    "HC-55", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"modelInstanceNumber": 1, "npuDeviceIds": [[0,1]], "worldSize": 4',
     right='"modelInstanceNumber": 1, "npuDeviceIds": [[0,1,2,3]], "worldSize": 4',
 )  # fmt: skip
@@ -38,7 +39,8 @@ def device_sets_match(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-56", "warning", "run", "HC-56 (O)",
+    "HC-56", "warning", "run",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"npuDeviceIds": [[0,1],[1,2]]',
     right='"npuDeviceIds": [[0,1],[2,3]]',
 )  # fmt: skip
@@ -54,7 +56,8 @@ def device_sets_are_disjoint(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-08", "error", "boot", "1.5 (O)",
+    "CF-08", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: ModelConfig (observed)",
     wrong='"dp": -1',
     right='"dp": 1   (or no such key)',
 )  # fmt: skip
@@ -86,7 +89,8 @@ def _outer(path: tuple[str | int, ...], key: str, value: Any, model: Section) ->
 
 
 @rule(
-    "CF-19", "warning", "late", "1.5 (C)",
+    "CF-19", "warning", "late",
+    "MindIE-LLM 3.0.0, source code: ModelConfig (read)",
     wrong='"moe_ep": "x"',
     right='"moe_ep": 8',
 )  # fmt: skip
@@ -120,7 +124,8 @@ def _ranks(view: View, model: Section) -> tuple[int, int] | None:
 
 
 @rule(
-    "HC-57", "error", "late", "HC-57 (C)",
+    "HC-57", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"worldSize": 8, "dp": 2   (tp defaults to 8)',
     right='"worldSize": 8, "dp": 2, "tp": 4, "moe_tp": 1, "moe_ep": 8',
 )  # fmt: skip
@@ -139,7 +144,8 @@ def tensor_data_context_multiply_out(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-58", "error", "late", "HC-58 (C)",
+    "HC-58", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"worldSize": 8, "dp": 2, "tp": 4   (moe_tp defaults to 4)',
     right='"worldSize": 8, "dp": 2, "tp": 4, "moe_tp": 8',
 )  # fmt: skip
@@ -159,7 +165,8 @@ def expert_sizes_multiply_out(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-59", "error", "late", "HC-59 (C, D)",
+    "HC-59", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, user guide",
     wrong='"tp": 8, "sp": 4',
     right='"tp": 8, "sp": 8',
 )  # fmt: skip

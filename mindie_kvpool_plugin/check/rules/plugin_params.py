@@ -22,7 +22,8 @@ def _parts(view: View) -> Iterator[tuple[int, Plugins, tuple[str | int, ...]]]:
 
 
 @rule(
-    "HC-06", "error", "late", "HC-06 (C, O)",
+    "HC-06", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,mempool\\"}"',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -42,7 +43,8 @@ def _is_joined(word: str) -> bool:
 
 
 @rule(
-    "HC-07", "error", "silent", "HC-07 (O)",
+    "HC-07", "error", "silent",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong="plugin_params of more than 256 bytes",
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"   (options go into the pool file)',
 )  # fmt: skip
@@ -56,7 +58,8 @@ def text_is_short(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-08", "error", "boot", "HC-08 (O)",
+    "HC-08", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"plugin_params": ""',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"   (or no such key)',
 )  # fmt: skip
@@ -75,7 +78,8 @@ def text_is_a_json_object(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-09", "error", "late", "HC-09 (O)",
+    "HC-09", "error", "late",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"{\\"plugin_type\\":\\"MTP ,prefix_cache\\"}"',
     right='"{\\"plugin_type\\":\\"mtp,prefix_cache\\"}"',
 )  # fmt: skip
@@ -96,7 +100,8 @@ def words_are_written_plainly(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-11", "error", "late", "HC-11 (C, D)",
+    "HC-11", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, user_guide/feature/README.md",
     wrong='"{\\"plugin_type\\":\\"mtp\\"}"',
     right='"{\\"plugin_type\\":\\"mtp\\",\\"num_speculative_tokens\\":1}"',
 )  # fmt: skip
@@ -157,7 +162,8 @@ def _memory_decoding(content: dict[str, Any], path: tuple[str | int, ...], gamma
 
 
 @rule(
-    "HC-41", "error", "late", "HC-41 (C, D)",
+    "HC-41", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, user_guide/feature/README.md",
     wrong="export MINDIE_ASYNC_SCHEDULING_ENABLE=1   (with la or memory_decoding)",
     right="unset MINDIE_ASYNC_SCHEDULING_ENABLE",
 )  # fmt: skip
@@ -169,7 +175,8 @@ def async_scheduling_excludes_parallel_decoding(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-42", "warning", "advice", "HC-42 (D)",
+    "HC-42", "warning", "advice",
+    "MindIE-LLM docs/zh, user_guide/feature/README.md",
     wrong='"{\\"plugin_type\\":\\"la,memory_decoding\\"}"',
     right='"{\\"plugin_type\\":\\"la\\"}"',
 )  # fmt: skip
@@ -184,9 +191,11 @@ def words_go_together(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-18", "warning", "silent", "3, 1.5 (O)",
+    "CF-18", "warning", "silent",
+    "MindIE-LLM 3.0.0, src/config_manager: plugin_params, ModelConfig (observed)",
     wrong='"plugin_params": {"plugin_type": "prefix_cache"}',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
+    explains_key=True,
 )  # fmt: skip
 def plugins_are_named_in_the_documented_place(view: View) -> Iterator[Fault]:
     """An object works and is not documented; plugin_type outside plugin_params does nothing."""
@@ -201,7 +210,8 @@ def plugins_are_named_in_the_documented_place(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-01", "error", "silent", "design 1",
+    "KP-01", "error", "silent",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
     wrong='"{\\"plugin_type\\":\\"kv_pool\\"}"',
     right='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -213,7 +223,8 @@ def kv_pool_needs_prefix_cache(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-02", "error", "silent", "design 1",
+    "KP-02", "error", "silent",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
     wrong='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}", "kvPoolConfig": {}',
     right='"kvPoolConfig": {"backend": "mooncake", "configPath": "/etc/mindie/kv_pool.json"}',
 )  # fmt: skip

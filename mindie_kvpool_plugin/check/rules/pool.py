@@ -20,7 +20,8 @@ _CJK = re.compile(r"[\u3400-\u9fff\uff00-\uffef]")
 
 
 @rule(
-    "HC-01", "error", "silent", "HC-01 (D, C)",
+    "HC-01", "error", "silent",
+    "MindIE-LLM docs/zh, kv_cache_pool.md; MindIE-LLM 3.0.0, source code (read)",
     wrong='"kvPoolConfig": {"backend": "mooncake", "configPath": "/etc/mindie/kv_pool.json"}\n(no plugin_params)',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -34,7 +35,8 @@ def pool_needs_prefix_cache(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-02", "warning", "silent", "HC-02 (O)",
+    "HC-02", "warning", "silent",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"kvPoolConfig": {"backend": "mooncake", "configPath": ""}',
     right='"kvPoolConfig": {"backend": "mooncake", "configPath": "/etc/mindie/kv_pool.json"}',
 )  # fmt: skip
@@ -47,7 +49,8 @@ def pool_needs_backend_and_path(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-03", "error", "late", "HC-03 (C)",
+    "HC-03", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"configPath": "/etc/mindie/kv_pool.json"   (missing, a link, writable by others, or no JSON)',
     right="chmod 640 /etc/mindie/kv_pool.json",
 )  # fmt: skip
@@ -85,7 +88,8 @@ def _permissions(view: View, pool: OtherFile, facts: FileFacts) -> Iterator[Faul
 
 
 @rule(
-    "HC-04", "warning", "late", "HC-04 (C)",
+    "HC-04", "warning", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"backend": "unifiedcache"',
     right='"backend": "mooncake"',
 )  # fmt: skip
@@ -96,7 +100,8 @@ def unifiedcache_is_not_in_the_stock_package(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-05", "warning", "advice", "HC-05 (C)",
+    "HC-05", "warning", "advice",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='"configPath": "kv_pool.json"',
     right='"configPath": "/etc/mindie/kv_pool.json"',
 )  # fmt: skip
@@ -108,7 +113,8 @@ def pool_path_is_absolute(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-09", "error", "boot", "2 (O)",
+    "CF-09", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: kvPoolConfig (observed)",
     wrong='"configPath": "/data/...501 bytes..."',
     right='"configPath": "/etc/mindie/kv_pool.json"',
 )  # fmt: skip
@@ -121,7 +127,8 @@ def pool_path_is_short(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-10", "error", "late", "2 (O, C)",
+    "CF-10", "error", "late",
+    "MindIE-LLM 3.0.0, src/config_manager: kvPoolConfig (observed); MindIE-LLM 3.0.0, source code: kvPoolConfig (read)",
     wrong='"configPath": " "',
     right='"configPath": ""',
 )  # fmt: skip
@@ -133,7 +140,8 @@ def pool_path_is_a_path(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-34", "warning", "advice", "HC-34 (D, C)",
+    "HC-34", "warning", "advice",
+    "MindIE-LLM docs/zh, kv_cache_pool.md; MindIE-LLM 3.0.0, source code (read)",
     wrong='"cacheBlockSize": 64   (with pooling)',
     right='"cacheBlockSize": 128',
 )  # fmt: skip
@@ -145,7 +153,8 @@ def pool_uses_the_usual_block_size(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-37", "info", "advice", "HC-37 (D)",
+    "HC-37", "info", "advice",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong="pooling for requests that share nothing",
     right="pooling for multi-turn chats, agents, long shared system prompts",
 )  # fmt: skip
@@ -156,7 +165,8 @@ def pool_pays_with_repeated_prefixes(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-77", "warning", "late", "HC-77 (D)",
+    "HC-77", "warning", "late",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong='"modelWeightPath": "/path/to/weights", "master_server_address": "master_server_ip:50051"',
     right='"modelWeightPath": "/data/weights/Qwen2.5-7B-Instruct", "master_server_address": "192.168.10.1:50051"',
 )  # fmt: skip
@@ -172,7 +182,8 @@ def placeholders_are_filled_in(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-81", "warning", "silent", "HC-81 (C)",
+    "HC-81", "warning", "silent",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong="export MMC_LOCAL_CONFIG_PATH=/other.conf",
     right="unset MMC_LOCAL_CONFIG_PATH",
 )  # fmt: skip

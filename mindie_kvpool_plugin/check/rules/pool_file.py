@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mindie_kvpool_plugin.check.findings import Place, pointer
+from mindie_kvpool_plugin.check.findings import Elsewhere, pointer
 from mindie_kvpool_plugin.check.follow import OtherFile
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, S, View, integer, text, worker_integer
@@ -31,14 +31,14 @@ def pool_value(view: View) -> dict[str, Any] | None:
     return pool.value if view.is_pool and pool is not None and isinstance(pool.value, dict) else None
 
 
-def at_key(pool: OtherFile, *path: str) -> Place:
+def at_key(pool: OtherFile, *path: str) -> Elsewhere:
     """The place of a key in the pool file."""
     document = pool.document
     span = document.span(pointer(*path)) if document is not None and document.value is not None else None
     if document is None or span is None:
-        return Place(str(pool.path), pointer=pointer(*path))
+        return Elsewhere(str(pool.path), pointer=pointer(*path))
     line, column = document.line_column(span[0])
-    return Place(str(pool.path), line, column, document.excerpt(line, column)[0], pointer(*path))
+    return Elsewhere(str(pool.path), line, column, document.excerpt(line, column)[0], pointer(*path))
 
 
 def refused(view: View, kind: Kind) -> Iterator[Fault]:
@@ -56,7 +56,8 @@ def ranks_on_node(view: View) -> int:
 
 
 @rule(
-    "KP-03", "error", "silent", "design 1",
+    "KP-03", "error", "silent",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
     wrong='kv_pool.json: {"local_hostname": ..., "master_server_address": ...}',
     right='kv_pool.json: {"local_hostname": ..., "master_server_address": ..., "kv_pool": {}}',
 )  # fmt: skip
@@ -68,7 +69,8 @@ def kv_pool_needs_its_section(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-04", "error", "silent", "design 1",
+    "KP-04", "error", "silent",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
     wrong='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}", and a kv_pool section in the pool file',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -81,7 +83,8 @@ def section_needs_the_word(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-06", "error", "late", "design 4",
+    "KP-06", "error", "late",
+    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
     wrong='"kv_pool": {"agreement": "auto"}   (several nodes)',
     right='"kv_pool": {"agreement": "tcp://192.168.10.1:18888"}',
 )  # fmt: skip
@@ -95,7 +98,8 @@ def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-07", "error", "late", "design 5",
+    "KP-07", "error", "late",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
     wrong='"use_ascend_direct": false',
     right='"use_ascend_direct": true',
 )  # fmt: skip
@@ -110,7 +114,8 @@ def ascend_direct_is_on(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-08", "error", "late", "4.1 (C)",
+    "KP-08", "error", "late",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
     wrong='"protocol": "tcp", "local_buffer_size": "1GB"   (no kv_pool section)',
     right='"protocol": "ascend", "local_buffer_size": 1073741824',
 )  # fmt: skip
@@ -127,7 +132,8 @@ def host_pool_takes_fewer_values(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-51", "warning", "late", "HC-51 (C)",
+    "HC-51", "warning", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
     wrong='8 ranks, "global_segment_size": "128GB" on a machine with 1 TB',
     right='8 ranks, "global_segment_size": "64GB"',
 )  # fmt: skip
@@ -155,7 +161,8 @@ def pool_fits_into_memory(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-75", "info", "advice", "HC-75 (D)",
+    "HC-75", "info", "advice",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong='"master_server_address": "8.8.4.4:50051"',
     right='"master_server_address": "192.168.10.1:50051"',
 )  # fmt: skip
@@ -180,7 +187,8 @@ def _is_public(address: str) -> bool:
 
 
 @rule(
-    "HC-76", "warning", "run", "HC-76 (I)",
+    "HC-76", "warning", "run",
+    "MindIE-LLM 3.0.0, source code (inferred)",
     wrong='"local_hostname": "localhost", "master_server_address": "192.168.10.1:50051"',
     right='"local_hostname": "192.168.10.11"',
 )  # fmt: skip
@@ -197,7 +205,8 @@ def segment_can_be_reached(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-78", "warning", "run", "HC-78 (I)",
+    "HC-78", "warning", "run",
+    "MindIE-LLM 3.0.0, source code (inferred)",
     wrong='"port": 1025, "master_server_address": "127.0.0.1:1025"',
     right='"master_server_address": "127.0.0.1:50051"',
 )  # fmt: skip
@@ -226,7 +235,8 @@ def master_port_is_free(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-10", "warning", "late", "HC-77 (D)",
+    "KP-10", "warning", "late",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
     wrong='"master_server_address": "master_server_ip:50051"',
     right='"master_server_address": "192.168.10.1:50051"',
 )  # fmt: skip
@@ -239,7 +249,8 @@ def pool_file_placeholders_are_filled_in(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-11", "warning", "late", "4.1 (C)",
+    "KP-11", "warning", "late",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
     wrong='"global_segment_size": 1048576',
     right='"global_segment_size": "4GB"',
 )  # fmt: skip
@@ -255,7 +266,8 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-12", "error", "late", "design 5",
+    "KP-12", "error", "late",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
     wrong='"backend": "memcache", and a kv_pool section in the pool file',
     right='"backend": "mooncake"',
 )  # fmt: skip
@@ -267,7 +279,8 @@ def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-13", "error", "late", "design 7",
+    "KP-13", "error", "late",
+    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
     wrong='"protocol": "ascend", "kv_pool": {"verify_payload": true}',
     right='"kv_pool": {"verify_payload": true, "staging": "on"}',
 )  # fmt: skip

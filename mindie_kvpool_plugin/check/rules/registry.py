@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from mindie_kvpool_plugin.check.findings import Edit, Finding, Outcome, Place, Severity, pointer
+from mindie_kvpool_plugin.check.findings import Code, Edit, Elsewhere, Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.check.rules.view import View
 
 Check = Callable[[View], Iterator["Fault"]]
@@ -30,41 +30,28 @@ class Fault:
     variant: str = ""
     severity: Severity | None = None
     outcome: Outcome | None = None
-    place: Place | None = None
+    place: Elsewhere | None = None
     edits: tuple[Edit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.
+    """One rule: what is known about its code, and the function."""
 
-    Attributes:
-        code: stable id.
-        severity, outcome: of the usual case.
-        source: section of the fact sheet and kind of evidence.
-        check: the function.
-        wrong, right: the smallest example of each, for ``explain``.
-    """
-
-    code: str
-    severity: Severity
-    outcome: Outcome
-    source: str
+    kind: Code
     check: Check
-    wrong: str
-    right: str
 
 
 RULES: list[Rule] = []
 
 
 def rule(
-    code: str, severity: Severity, outcome: Outcome, source: str, *, wrong: str, right: str
+    code: str, severity: Severity, outcome: Outcome, source: str, *, wrong: str, right: str, **facts: Any
 ) -> Callable[[Check], Check]:
-    """Register a function as a rule."""
+    """Register a function as a rule; the arguments are those of ``Code``."""
 
     def register(check: Check) -> Check:
-        RULES.append(Rule(code, severity, outcome, source, check, wrong, right))
+        RULES.append(Rule(Code(code, severity, outcome, source, wrong, right, **facts), check))
         return check
 
     return register
@@ -75,7 +62,7 @@ def fault(
     variant: str = "",
     severity: str | None = None,
     outcome: str | None = None,
-    place: Place | None = None,
+    place: Elsewhere | None = None,
     edits: tuple[Edit, ...] = (),
     **params: Any,
 ) -> Fault:
@@ -98,15 +85,13 @@ def run_rules(view: View) -> list[Finding]:
 
 def _finding(each: Rule, found: Fault, view: View) -> Finding:
     path = found.path if isinstance(found.path, str) else pointer(*found.path)
-    return Finding(
-        each.code,
-        found.severity or each.severity,
-        found.outcome or each.outcome,
+    return each.kind.found(
         path,
-        found.params.get("value", view.at(path)),
-        found.params,
-        found.variant,
-        each.source,
+        severity=found.severity,
+        outcome=found.outcome,
+        value=found.params.get("value", view.at(path)),
+        params=found.params,
+        variant=found.variant,
         place=found.place,
         edits=found.edits,
     )

@@ -14,9 +14,11 @@ DEFAULT_CHUNK_TOKENS = 512
 
 
 @rule(
-    "HC-10", "warning", "silent", "HC-10 (D, C)",
+    "HC-10", "warning", "silent",
+    "MindIE-LLM docs/zh, prefix_cache.md; MindIE-LLM 3.0.0, source code (read)",
     wrong='"enablePrefixCache": true',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
+    fix="remove",
 )  # fmt: skip
 def old_switch_is_gone(view: View) -> Iterator[Fault]:
     """The old switch is read and ignored; whoever sets it believes prefix cache is on."""
@@ -26,7 +28,8 @@ def old_switch_is_gone(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-61", "error", "boot", "HC-61 (O)",
+    "HC-61", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"maxPrefillTokens": 2048, "maxInputTokenLen": 4096',
     right='"maxPrefillTokens": 4096, "maxInputTokenLen": 4096',
 )  # fmt: skip
@@ -38,7 +41,8 @@ def prefill_batch_holds_the_longest_prompt(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-62", "error", "boot", "HC-62 (O)",
+    "HC-62", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"maxPreemptCount": 1, "cpuMemSize": 0',
     right='"maxPreemptCount": 1, "cpuMemSize": 5',
 )  # fmt: skip
@@ -59,7 +63,8 @@ def batch_sizes_fit(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-63", "warning", "advice", "HC-63 (D)",
+    "HC-63", "warning", "advice",
+    "MindIE-LLM docs/zh, user guide",
     wrong='"maxInputTokenLen": 4096, "maxSeqLen": 4096',
     right='"maxInputTokenLen": 2048, "maxSeqLen": 4096',
 )  # fmt: skip
@@ -71,7 +76,8 @@ def prompts_leave_room_for_answers(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-64", "warning", "advice", "HC-64 (D)",
+    "HC-64", "warning", "advice",
+    "MindIE-LLM docs/zh, user guide",
     wrong='"maxIterTimes": 4096, "maxSeqLen": 2560',
     right='"maxIterTimes": 512, "maxSeqLen": 2560',
 )  # fmt: skip
@@ -83,7 +89,8 @@ def answers_fit_the_sequence(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-65", "error", "boot", "HC-65 (C, D)",
+    "HC-65", "error", "boot",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, splitFuse.md",
     wrong='"templateType": "Standard" with splitfuse',
     right='"templateType": "Mix" with splitfuse',
 )  # fmt: skip
@@ -101,7 +108,8 @@ def splitfuse_needs_mix(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-68", "error", "boot", "HC-68 (O)",
+    "HC-68", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"templateType": "Standard", "ModelConfig": [{...}, {...}]',
     right='"ModelConfig": [{...}]',
 )  # fmt: skip
@@ -113,7 +121,8 @@ def standard_serves_one_model(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-11", "warning", "advice", "1.3, 1.5, 1.6 (D)",
+    "CF-11", "warning", "advice",
+    "MindIE-LLM docs/zh, user guide: BackendConfig, ModelConfig, ScheduleConfig",
     wrong='"prefillPolicyType": 3',
     right='"prefillPolicyType": 0',
 )  # fmt: skip

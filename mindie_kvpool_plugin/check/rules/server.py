@@ -33,7 +33,8 @@ def address_problem(address: str) -> str:
 
 
 @rule(
-    "CF-04", "error", "boot", "1.2 (O)",
+    "CF-04", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: ServerConfig (observed)",
     wrong='"ipAddress": "localhost"',
     right='"ipAddress": "127.0.0.1"',
 )  # fmt: skip
@@ -55,7 +56,8 @@ def addresses_are_numeric(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-66", "error", "boot", "HC-66 (O)",
+    "HC-66", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"port": 1120',
     right='"port": 1025, "multiNodesInferPort": 1120',
 )  # fmt: skip
@@ -69,7 +71,8 @@ def node_port_differs(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-79", "warning", "advice", "HC-79 (D)",
+    "HC-79", "warning", "advice",
+    "MindIE-LLM docs/zh, user guide",
     wrong='"httpsEnabled": false, "ipAddress": "192.168.10.11"',
     right='"httpsEnabled": true',
 )  # fmt: skip
@@ -91,7 +94,8 @@ def switches_are_on_the_safe_side(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-60", "error", "boot", "HC-60 (C, O)",
+    "HC-60", "error", "boot",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM 3.0.0, src/config_manager (observed)",
     wrong='"layerwiseDisaggregated": true with prefix_cache',
     right='"layerwiseDisaggregated": false',
 )  # fmt: skip
@@ -134,7 +138,8 @@ def _split_sizes(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "CF-15", "error", "boot", "1.2, 1.3 (C)",
+    "CF-15", "error", "boot",
+    "MindIE-LLM 3.0.0, source code: ServerConfig, BackendConfig (read)",
     wrong='"layerwiseDisaggregatedDataPort": 80',
     right='"layerwiseDisaggregatedDataPort": 10024',
 )  # fmt: skip
@@ -172,7 +177,8 @@ def _is_port(value: Any) -> bool:
 
 
 @rule(
-    "CF-20", "info", "advice", "1.2 (D)",
+    "CF-20", "info", "advice",
+    "MindIE-LLM docs/zh, user guide: ServerConfig",
     wrong='"tokenTimeout": 600 with "inferMode": "dmi"',
     right="timeouts of the controller",
 )  # fmt: skip

@@ -15,7 +15,8 @@ _PATH_CHARS = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 @rule(
-    "CF-06", "error", "boot", "1.5 (O)",
+    "CF-06", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: ModelConfig (observed)",
     wrong='"modelWeightPath": "Qwen/Qwen2-7B"',
     right='"modelWeightPath": "/data/weights/Qwen2-7B-Instruct"',
 )  # fmt: skip
@@ -60,7 +61,8 @@ def _on_disk(view: View, named: str, path: tuple[str | int, ...]) -> Iterator[Fa
 
 
 @rule(
-    "CF-07", "error", "boot", "1.4 (O)",
+    "CF-07", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager: ModelDeployConfig (observed)",
     wrong='"LoraModules": [{"name": "a", "path": "/data/loras/a", "baseModelName": "other"}]',
     right='"baseModelName" equal to a modelName',
 )  # fmt: skip
@@ -98,7 +100,8 @@ _TYPED = frozenset(
 
 
 @rule(
-    "CF-12", "warning", "silent", "0, 1.5 (O)",
+    "CF-12", "warning", "silent",
+    "MindIE-LLM 3.0.0, src/config_manager: reading of config.json, ModelConfig (observed)",
     wrong='"temperature": 0.9',
     right='"temperature": "0.9"',
 )  # fmt: skip

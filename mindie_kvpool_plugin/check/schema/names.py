@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.options.pool_file import is_comment
 from mindie_kvpool_plugin.options.typos import closest
@@ -31,15 +32,17 @@ def unknown_key(
     """
     at, item = section + pointer(key), values[key]
     params: dict[str, Any] = {"key": key[:60], "section": section.rpartition("/")[2] or "the file"}
-    severity: Severity = "error" if is_forbidden else "warning"
-    outcome: Outcome = "late" if is_forbidden else "silent"
+    severity: Severity | None = "error" if is_forbidden else None
+    outcome: Outcome | None = "late" if is_forbidden else None
     if is_comment(key):
-        return Finding("SC-06", "info", "silent", at, item, params, variant="comment", source="0")
+        return codes.UNKNOWN_KEY.found(at, severity="info", value=item, params=params, variant="comment")
     close = closest(key, [name for name in known if not known[name].get("deprecated")])
     if close is not None:
         variant = "both" if close in values else ""
-        return Finding("HC-82", severity, outcome, at, item, params | {"close": close}, variant, "HC-82")
-    if key in owners:
-        params |= {"owner": owners[key][0]}
-        return Finding("SC-06", severity, outcome, at, item, params, variant="elsewhere", source="0, 2")
-    return Finding("SC-06", severity, outcome, at, item, params, source="0")
+        params |= {"close": close}
+        return codes.MISSPELT_KEY.found(
+            at, severity=severity, outcome=outcome, value=item, params=params, variant=variant
+        )
+    variant = "elsewhere" if key in owners else ""
+    params |= {"owner": owners[key][0]} if key in owners else {}
+    return codes.UNKNOWN_KEY.found(at, severity=severity, outcome=outcome, value=item, params=params, variant=variant)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import unknown_key
@@ -27,19 +28,20 @@ MAX_KEYS = 100
 # a file with more is reported by its first ones
 MAX_FINDINGS = 200
 
-_LIMITS = {
-    "minimum": "SC-03",
-    "maximum": "SC-03",
-    "exclusiveMinimum": "SC-03",
-    "enum": "SC-04",
-    "const": "SC-04",
-    "not": "SC-04",
-    "pattern": "SC-05",
-    "minLength": "SC-05",
-    "maxLength": "SC-05",
-    "minItems": "SC-05",
-    "maxItems": "SC-05",
-    "maxProperties": "SC-05",
+_KINDS = {
+    "type": codes.WRONG_TYPE,
+    "minimum": codes.OUT_OF_RANGE,
+    "maximum": codes.OUT_OF_RANGE,
+    "exclusiveMinimum": codes.OUT_OF_RANGE,
+    "enum": codes.NO_CHOICE,
+    "const": codes.NO_CHOICE,
+    "not": codes.NO_CHOICE,
+    "pattern": codes.WRONG_FORM,
+    "minLength": codes.WRONG_FORM,
+    "maxLength": codes.WRONG_FORM,
+    "minItems": codes.WRONG_FORM,
+    "maxItems": codes.WRONG_FORM,
+    "maxProperties": codes.WRONG_FORM,
 }
 
 
@@ -95,7 +97,7 @@ def _prepared(value: Any, schema: Schema, path: tuple[str | int, ...], walk: _Wa
             params = {"count": len(value), "limit": MAX_ITEMS}
             severity: Severity = "error" if "items" in schema else "warning"
             walk.findings.append(
-                Finding("SC-05", severity, "boot", pointer(*path), params=params, variant="length", source="1")
+                codes.WRONG_FORM.found(pointer(*path), severity=severity, params=params, variant="length")
             )
         items = schema.get("items")
         if items is None or depth > MAX_DEPTH:
@@ -120,9 +122,7 @@ def _prepared_object(
         if key in known:
             if profiles.resolve(known[key], walk.root).get("deprecated"):
                 params = {"key": key, "why": known[key]["description"]}
-                walk.findings.append(
-                    Finding("SC-07", "warning", "silent", pointer(*path, key), item, params, source="1, 8")
-                )
+                walk.findings.append(codes.DEAD_KEY.found(pointer(*path, key), value=item, params=params))
             copy[key] = _prepared(item, known[key], (*path, key), walk, depth + 1)
         elif known and number < MAX_KEYS:
             is_forbidden = schema.get("additionalProperties") is False
@@ -140,13 +140,15 @@ def _prepared_float(value: float, schema: Schema, path: tuple[str | int, ...], w
     if schema.get("x-coerced"):
         params = {"cut": int(value)}
         walk.findings.append(
-            Finding("SC-08", "warning", "silent", pointer(*path), value, params, variant="cut", source="0")
+            codes.NOT_AN_INTEGER.found(
+                pointer(*path), severity="warning", outcome="silent", value=value, params=params, variant="cut"
+            )
         )
         return int(value)
     if value.is_integer():
         severity: Severity = "warning" if schema.get("x-severity") == "warning" else "error"
         params = {"meant": int(value)}
-        walk.findings.append(Finding("SC-08", severity, "boot", pointer(*path), value, params, source="0"))
+        walk.findings.append(codes.NOT_AN_INTEGER.found(pointer(*path), severity=severity, value=value, params=params))
         return int(value) if abs(value) < 2**62 else 2**62
     return value
 
@@ -164,20 +166,19 @@ def _violation(error: Any, value: Any, root: Schema, outcome: Outcome) -> Findin
     if switch is not None and not _is_on(switch, path, value):
         severity, outcome = "warning", "silent"
     params: dict[str, Any] = {"expected": expectation(owner), "key": str(path[-1]) if path else "the file"}
-    found = _at(value, path)
+    found, variant = _at(value, path), ""
     if keyword == "required":
         key = json.loads(error.message.split(" is a required property")[0])
         params["key"] = key
         default = profiles.resolve(owner.get("properties", {}).get(key, {}), root).get("default")
         variant = "" if default is None else "default"
         params["default"] = json.dumps(default)
-        return Finding("SC-01", severity, outcome, pointer(*path, key), None, params, variant=variant, source="1")
-    if keyword == "type":
-        return Finding("SC-02", severity, outcome, pointer(*path), found, params, source="1")
-    if keyword == "additionalProperties":
+        kind, at, found = codes.MISSING_KEY, pointer(*path, key), None
+    elif keyword == "additionalProperties":
         return None  # told by the walk, with the likely spelling
-    code = _LIMITS.get(keyword, "SC-05")
-    return Finding(code, severity, outcome, pointer(*path), found, params, source="1")
+    else:
+        kind, at = _KINDS.get(keyword, codes.WRONG_FORM), pointer(*path)
+    return kind.found(at, severity=severity, outcome=outcome, value=found, params=params, variant=variant)
 
 
 def _is_on(switch: str, path: list[str | int], value: Any) -> bool:

@@ -7,9 +7,6 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.findings import Edit, Finding
 
-KEY_CODES = frozenset({"HC-82", "SC-06", "SC-07", "JS-20"})
-"""Findings about a key rather than its value."""
-
 # shown around a finding, characters
 _EXCERPT = 160
 
@@ -108,7 +105,7 @@ class Document:
         """``finding`` with the position of its path, if there is one."""
         if finding.line is not None:
             return finding
-        span = self.span(finding.path, of_key=finding.code in KEY_CODES)
+        span = self.span(finding.path, of_key=finding.kind.at_key)
         return self.placed(finding, *span) if span is not None else finding
 
     def excerpt(self, line: int, column: int) -> tuple[str, int]:

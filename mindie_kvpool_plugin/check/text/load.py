@@ -11,8 +11,10 @@ import codecs
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
+from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Edit, Finding, pointer
 from mindie_kvpool_plugin.check.text.document import Document
 
@@ -34,9 +36,9 @@ _EXPONENT = re.compile(r"[eE]\+?[0-9]{2,}")
 def load_bytes(data: bytes, name: str, *, bom_is_error: bool = False) -> Document:
     """Decode and parse.  Never raises, whatever the bytes."""
     if not data:
-        return Document(name, "", findings=[Finding("FI-02", "error", "boot", line=1, column=1)])
+        return Document(name, "", findings=[codes.EMPTY_FILE.found(line=1, column=1)])
     if len(data) > MAX_BYTES:
-        finding = Finding("FI-03", "error", "boot", params={"size": len(data), "limit": MAX_BYTES}, line=1, column=1)
+        finding = codes.FILE_TOO_LARGE.found(params={"size": len(data), "limit": MAX_BYTES}, line=1, column=1)
         return Document(name, "", findings=[finding])
     document = _decoded(data, name, bom_is_error=bom_is_error)
     _parse(document)
@@ -47,7 +49,7 @@ def _decoded(data: bytes, name: str, *, bom_is_error: bool) -> Document:
     if data.startswith(_UTF16):
         document = Document(name, data.decode("utf-16", "replace"))
         edit = Edit(0, 0, "")  # rewriting the file as UTF-8 is the repair
-        document.findings.append(Finding("FI-05", "error", "boot", line=1, column=1, edits=(edit,)))
+        document.findings.append(codes.UTF16.found(line=1, column=1, edits=(edit,)))
         return document
     try:
         text = data.decode("utf-8")
@@ -56,16 +58,13 @@ def _decoded(data: bytes, name: str, *, bom_is_error: bool) -> Document:
         document = Document(name, text)
         before = data[: error.start].decode("utf-8", "replace")
         shown_bytes = " ".join(f"{byte:02X}" for byte in data[error.start : min(error.end, error.start + 4)])
-        finding = Finding("FI-04", "error", "boot", value=shown_bytes, params={"offset": error.start})
+        finding = codes.NOT_UTF8.found(value=shown_bytes, params={"offset": error.start})
         document.findings.append(document.placed(finding, len(before), len(before) + 1))
     else:
         document = Document(name, text)
     if document.text.startswith("\ufeff"):
-        severity, outcome = ("error", "late") if bom_is_error else ("info", "advice")
-        edit = Edit(-1, 0, "")
-        document.findings.append(
-            Finding("FI-06", severity, outcome, line=1, column=1, edits=(edit,))  # type: ignore[arg-type]
-        )
+        found = codes.BYTE_ORDER_MARK.found(line=1, column=1, edits=(Edit(-1, 0, ""),))
+        document.findings.append(replace(found, severity="error", outcome="late") if bom_is_error else found)
         document.text = document.text[1:]
         document.shift = 1
     return document
@@ -128,7 +127,7 @@ def _check_end(document: Document) -> None:
         start = len(document.text) - len(rest)
         # more than brackets may be a section that one brace too many cut off: that is for the user to decide
         edits = (Edit(document.end, len(document.text), "\n"),) if not rest.strip("]}, \t\r\n") else ()
-        finding = Finding("JS-19", "error", "boot", value=rest[:40], edits=edits)
+        finding = codes.TEXT_BEHIND.found(value=rest[:40], edits=edits)
         document.findings.append(document.placed(finding, start, start + len(rest.split("\n", 1)[0])))
 
 
@@ -152,8 +151,8 @@ def _unexplained(document: Document, refusal: Exception | None) -> Finding:
     """The file is larger than the tolerant parser reads, and up to there it is good."""
     if isinstance(refusal, json.JSONDecodeError):
         position = min(refusal.pos, len(document.text))
-        return document.placed(Finding("JS-26", "error", "boot"), position, position + 1)
-    return Finding("FI-09", "warning", "advice", line=1, column=1)
+        return document.placed(codes.NOT_JSON.found(), position, position + 1)
+    return codes.NOT_EXAMINED.found(line=1, column=1)
 
 
 def _report_duplicates(document: Document) -> None:
@@ -166,7 +165,7 @@ def _report_duplicates(document: Document) -> None:
         for key, start, end, child in reversed(node.members or ()):
             child_path = path + pointer(key) if len(path) < MAX_PATH_CHARS else path
             if key in seen:
-                finding = Finding("JS-20", "warning", "silent", path=child_path, value=key[:40])
+                finding = codes.DUPLICATE_KEY.found(child_path, value=key[:40])
                 document.findings.append(document.placed(finding, start, end))
             seen.add(key)
             if child.members or child.items:

@@ -16,7 +16,8 @@ from typing import Any, cast
 from lark import Token
 from lark.exceptions import LarkError
 
-from mindie_kvpool_plugin.check.findings import Edit, Finding
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.findings import Code, Edit, Finding
 from mindie_kvpool_plugin.check.text import tokens as lexical
 from mindie_kvpool_plugin.check.text.grammar import Node, parser
 
@@ -81,7 +82,7 @@ def parse_broken(text: str, *, is_whole: bool = True) -> Parsed:
         first, last = gutter[0], gutter[-1]
         edits = tuple(lexical.gutter_edit(text, *span) for span in gutter)
         params = {"first": text[slice(*first)], "last": text[slice(*last)]}
-        finding = Finding("JS-07", "error", "boot", value=params["first"], params=params, variant="gutter", edits=edits)
+        finding = codes.LINE_NUMBER.found(value=params["first"], params=params, variant="gutter", edits=edits)
         recovery.found.findings.append((finding, *first))
     return recovery.run(is_whole=is_whole)
 
@@ -113,7 +114,7 @@ class _Recovery:
                     self.found.complete = False
                     break
                 if self.done:
-                    self._report("JS-19", token.start_pos or 0, len(self.text), value=str(token)[:40])
+                    self._report(codes.TEXT_BEHIND, token.start_pos or 0, len(self.text), value=str(token)[:40])
                     break
                 self._feed(token)
             if is_whole and self.found.complete:
@@ -145,26 +146,26 @@ class _Recovery:
 
     def _before_root(self, token: Token) -> None:
         if token.type == "NUMBER" and str(token).isdigit() and self._first_on_line(token):
-            self._report_token("JS-07", token, delete=True)
+            self._report_token(codes.LINE_NUMBER, token, delete=True)
         elif token.type == "STRING" and self._colon_follows(token):
             # members without the brace around them: read on as if it were there
-            self._insert("JS-11", "LBRACE", token, variant="start")
+            self._insert(codes.WRONG_BRACKET, "LBRACE", token, variant="start")
             self._feed(token)
         elif token.type == "LBRACKET" or "{" not in self.text[token.start_pos :]:
-            self._report_token("JS-24", token)
+            self._report_token(codes.NO_OBJECT, token)
             raise _StopReadingError
         else:
-            self._report_token("JS-25", token)
+            self._report_token(codes.MISPLACED, token)
 
     def _settle_comma(self, token: Token) -> bool:
         """Hand the held comma over, or drop it in front of a closer or another comma."""
         comma = cast(Token, self.comma)
         if token.type in {"RBRACE", "RBRACKET"}:
-            self._report_token("JS-05", comma, delete=True)
+            self._report_token(codes.TRAILING_COMMA, comma, delete=True)
             self.comma = None
             return True
         if token.type == "COMMA":
-            self._report_token("JS-21", token, delete=True)
+            self._report_token(codes.EXTRA_COMMA, token, delete=True)
             return False
         self.comma = None
         self._hand_over(comma)
@@ -179,27 +180,27 @@ class _Recovery:
             return self._at_value(token)
         if self._can("COMMA"):
             return self._at_comma(token)
-        return self._at_key(token) if kind != "COMMA" else self._drop("JS-21", token)
+        return self._at_key(token) if kind != "COMMA" else self._drop(codes.EXTRA_COMMA, token)
 
     def _at_colon(self, token: Token) -> bool:
         if token.type in _VALUES:
-            self._insert("JS-03", "COLON", token, key=self.last_key)
+            self._insert(codes.MISSING_COLON, "COLON", token, key=self.last_key)
             return True
         # "key", or "key"}: neither colon nor value
         self._feed_virtual("COLON", token)
         self._feed_virtual("LITERAL", token, "null")
-        self._report_token("JS-18", token, key=self.last_key)
+        self._report_token(codes.MISSING_VALUE, token, key=self.last_key)
         return token.type != "COLON"
 
     def _at_value(self, token: Token) -> bool:
         if token.type in {"COMMA", "RBRACE"} and self.last is not None and self.last.type == "COLON":
-            self._report_token("JS-18", token, key=self.last_key)
+            self._report_token(codes.MISSING_VALUE, token, key=self.last_key)
             self._feed_virtual("LITERAL", token, "null")
             return True
         if token.type == "COMMA":
-            return self._drop("JS-21", token)
+            return self._drop(codes.EXTRA_COMMA, token)
         if token.type == "COLON":
-            return self._drop("JS-25", token, delete=True)
+            return self._drop(codes.MISPLACED, token, delete=True)
         return self._close_other(token)
 
     def _at_comma(self, token: Token) -> bool:
@@ -207,48 +208,48 @@ class _Recovery:
         if token.type in {"RBRACE", "RBRACKET"}:
             return self._close_other(token)
         if token.type == "COLON":
-            return self._drop("JS-25", token)
+            return self._drop(codes.MISPLACED, token)
         if self._first_on_line(token) and token.type == "NUMBER" and str(token).isdigit():
-            return self._drop("JS-07", token, delete=True)
-        self._insert("JS-04", "COMMA", token)
+            return self._drop(codes.LINE_NUMBER, token, delete=True)
+        self._insert(codes.MISSING_COMMA, "COMMA", token)
         return True
 
     def _at_key(self, token: Token) -> bool:
         if token.type in {"RBRACE", "RBRACKET"}:
             return self._close_other(token)
         if token.type == "NUMBER" and str(token).isdigit() and not self._colon_follows(token):
-            return self._drop("JS-07", token, delete=self._first_on_line(token))
+            return self._drop(codes.LINE_NUMBER, token, delete=self._first_on_line(token))
         if token.type in {"NUMBER", "LITERAL"}:
-            self._report_token("JS-16", token, edits=(Edit(*_span(token), f'"{token}"'),))
+            self._report_token(codes.NO_QUOTES, token, edits=(Edit(*_span(token), f'"{token}"'),))
             self._hand_over(Token.new_borrow_pos("STRING", f'"{token}"', token))
             return False
         if token.type in {"LBRACE", "LBRACKET"}:
-            self._report_token("JS-25", token)
+            self._report_token(codes.MISPLACED, token)
             self._feed_virtual("STRING", token, '""')
             self._feed_virtual("COLON", token)
             return True
-        return self._drop("JS-25", token)
+        return self._drop(codes.MISPLACED, token)
 
     # -- brackets ----------------------------------------------------------------------------
 
     def _close_other(self, token: Token) -> bool:
         """A closer that does not match the innermost opener."""
         if not self.open:
-            return self._drop("JS-11", token, variant="extra")
+            return self._drop(codes.WRONG_BRACKET, token, variant="extra")
         wanted = "LBRACE" if token.type == "RBRACE" else "LBRACKET"
         inner = self.open[-1][0].type
         if inner == wanted:
-            return self._drop("JS-25", token)
+            return self._drop(codes.MISPLACED, token)
         if len(self.open) > 1 and self.open[-2][0].type == wanted:
             return self._close_missing(token)
         right = _TEXT[_CLOSER[inner]]
-        self._report_token("JS-11", token, edits=(Edit(*_span(token), right),), expected=right)
+        self._report_token(codes.WRONG_BRACKET, token, edits=(Edit(*_span(token), right),), expected=right)
         self._hand_over(Token.new_borrow_pos(_CLOSER[inner], right, token))
         return False
 
     def _close_missing(self, token: Token) -> bool:
         opener, name = self.open[-1]
-        self._insert("JS-10", _CLOSER[opener.type], token, **self._opener(opener, name))
+        self._insert(codes.NOT_CLOSED, _CLOSER[opener.type], token, **self._opener(opener, name))
         return True
 
     def _is_member_in_array(self) -> bool:
@@ -261,22 +262,22 @@ class _Recovery:
             return
         if self.last is None:
             if not self.found.findings:
-                self._report("JS-24", 0, 1, variant="nothing")
+                self._report(codes.NO_OBJECT, 0, 1, variant="nothing")
             return
         end = Token("RBRACE", "", start_pos=len(self.text), end_pos=len(self.text))
         if self.comma is not None:
-            self._report_token("JS-05", self.comma, delete=True)
+            self._report_token(codes.TRAILING_COMMA, self.comma, delete=True)
             self.comma = None
         if self._can("COLON"):
             self._at_colon(end)
         elif self._can("NUMBER") and self.last.type == "COLON":
-            self._report("JS-18", *_span(self.last), key=self.last_key)
+            self._report(codes.MISSING_VALUE, *_span(self.last), key=self.last_key)
             self._feed_virtual("LITERAL", end, "null")
         while self.open and self.found.complete:
             opener, name = self.open[-1]
             closer = _CLOSER[opener.type]
             edit = Edit(len(self.text.rstrip()), len(self.text.rstrip()), "\n" + _TEXT[closer])
-            self._report_token("JS-10", opener, edits=(edit,), **self._opener(opener, name))
+            self._report_token(codes.NOT_CLOSED, opener, edits=(edit,), **self._opener(opener, name))
             self._feed_virtual(closer, end)
 
     def _opener(self, opener: Token, name: str) -> dict[str, Any]:
@@ -304,7 +305,7 @@ class _Recovery:
             named = self.last_key if self.last is not None and self.last.type == "COLON" else ""
             self.open.append((token, named))
             if len(self.open) > MAX_DEPTH:
-                self._report_token("FI-08", token, depth=MAX_DEPTH)
+                self._report_token(codes.TOO_DEEP, token, depth=MAX_DEPTH)
                 raise _StopReadingError
         elif kind in {"RBRACE", "RBRACKET"}:
             self.open.pop()
@@ -320,7 +321,7 @@ class _Recovery:
         token = Token(kind, text or _TEXT[kind], start_pos=at, end_pos=at, line=where.line, column=where.column)
         self._hand_over(token)
 
-    def _insert(self, code: str, kind: str, token: Token, variant: str = "", **params: Any) -> None:
+    def _insert(self, code: Code, kind: str, token: Token, variant: str = "", **params: Any) -> None:
         """Something is missing between the last token and this one."""
         after = (self.last.end_pos or 0) if self.last is not None else (token.start_pos or 0)
         edit = Edit(after, after, _TEXT[kind] + (" " if kind == "COLON" else ""))
@@ -329,8 +330,8 @@ class _Recovery:
         self._report(code, shown_at, after, variant=variant, edits=(edit,), next=str(token)[:30], **params)
         self._feed_virtual(kind, token)
 
-    def _drop(self, code: str, token: Token, *, delete: bool = False, variant: str = "") -> bool:
-        self._report_token(code, token, delete=delete or code == "JS-21", variant=variant)
+    def _drop(self, code: Code, token: Token, *, delete: bool = False, variant: str = "") -> bool:
+        self._report_token(code, token, delete=delete or code == codes.EXTRA_COMMA, variant=variant)
         return False
 
     def _first_on_line(self, token: Token) -> bool:
@@ -342,7 +343,7 @@ class _Recovery:
         return re.match(r"\s*[:：]", self.text[token.end_pos : (token.end_pos or 0) + 80]) is not None
 
     def _report_token(
-        self, code: str, token: Token, *, delete: bool = False, edits: tuple[Edit, ...] = (), **params: Any
+        self, code: Code, token: Token, *, delete: bool = False, edits: tuple[Edit, ...] = (), **params: Any
     ) -> None:
         if delete:
             edits = (Edit(*_span(token), ""),)
@@ -351,7 +352,7 @@ class _Recovery:
 
     def _report(
         self,
-        code: str,
+        code: Code,
         start: int,
         end: int,
         *,
@@ -360,7 +361,7 @@ class _Recovery:
         value: Any = None,
         **params: Any,
     ) -> None:
-        finding = Finding(code, "error", "boot", value=value, params=params, variant=variant, edits=edits)
+        finding = code.found(value=value, params=params, variant=variant, edits=edits)
         self.found.findings.append((finding, start, end))
         if len(self.found.findings) >= MAX_ERRORS:
             raise _StopReadingError

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from lark import Token
 
-from mindie_kvpool_plugin.check.findings import Edit
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.findings import Code, Edit
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null", "TRUE": "true", "FALSE": "false", "NULL": "null"}
 _NO_JSON = {"NaN", "nan", "Infinity", "inf", "undefined", "nil"}
@@ -27,12 +28,12 @@ MIN_GUTTER_LINES = 3
 _GOOD_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})')
 
 
-class Report(Protocol):
+class Tell(Protocol):
     """How a mistake is told: code, offsets, and what the message needs."""
 
     def __call__(  # noqa: D102
         self,
-        code: str,
+        code: Code,
         start: int,
         end: int,
         *,
@@ -43,7 +44,7 @@ class Report(Protocol):
     ) -> None: ...
 
 
-def repaired_tokens(stream: Iterator[Token], text: str, report: Report, limit: int) -> Iterator[Token]:
+def repaired_tokens(stream: Iterator[Token], text: str, report: Tell, limit: int) -> Iterator[Token]:
     """JSON tokens only: mistaken ones are reported and replaced, or dropped.
 
     Ends with a STOP token when ``limit`` tokens were read.
@@ -84,79 +85,85 @@ def gutter_edit(text: str, start: int, end: int) -> Edit:
     return _whole(start, end, text)
 
 
-def _meant(token: Token, text: str, report: Report) -> Token | None:  # noqa: PLR0911
+def _meant(token: Token, text: str, report: Tell) -> Token | None:  # noqa: PLR0911
     kind, raw, start, end = token.type, str(token), token.start_pos or 0, token.end_pos or 0
     if kind in {"LBRACE", "RBRACE", "LBRACKET", "RBRACKET", "COLON", "COMMA", "STRING", "NUMBER", "LITERAL"}:
         return token
     if kind == "WIDE_COLON":
-        report("JS-01", start, end, value=raw, meant=":", edits=(Edit(start, end, ":"),))
+        report(codes.WIDE_PUNCTUATION, start, end, value=raw, meant=":", edits=(Edit(start, end, ":"),))
         return _as("COLON", ":", token)
     if kind == "WIDE_COMMA":
-        report("JS-01", start, end, value=raw, meant=",", edits=(Edit(start, end, ","),))
+        report(codes.WIDE_PUNCTUATION, start, end, value=raw, meant=",", edits=(Edit(start, end, ","),))
         return _as("COMMA", ",", token)
     if kind == "WIDE_BRACKET":
         meant = _WIDE_BRACKETS[raw]
-        report("JS-01", start, end, value=raw, meant=meant, edits=(Edit(start, end, meant),))
+        report(codes.WIDE_PUNCTUATION, start, end, value=raw, meant=meant, edits=(Edit(start, end, meant),))
         return _as(_BRACKET_TYPES[meant], meant, token)
     if kind in {"CURLY_STRING", "MIXED_QUOTES", "SINGLE_STRING"}:
-        code = "JS-08" if raw[0] in "'＇" and raw[-1] in "'＇" else "JS-02"
+        code = codes.SINGLE_QUOTES if raw[0] in "'＇" and raw[-1] in "'＇" else codes.CURLY_QUOTES
         quoted = '"' + raw[1:-1].replace("\\'", "'").replace('"', '\\"') + '"'
         report(code, start, end, value=raw[:40], edits=(Edit(start, end, quoted),))
         return _as("STRING", quoted, token)
     if kind == "INNER_QUOTES":
         quoted = json.dumps(raw[1:-1].replace('\\"', '"'), ensure_ascii=False)
-        report("JS-27", start, end, value=raw[:40], edits=(Edit(start, end, quoted),))
+        report(codes.INNER_QUOTES, start, end, value=raw[:40], edits=(Edit(start, end, quoted),))
         return _as("STRING", quoted, token)
     if kind == "COMMENT":
-        report("JS-06", start, end, value=raw[:40], edits=(_whole(start, end, text),))
+        report(codes.COMMENT, start, end, value=raw[:40], edits=(_whole(start, end, text),))
         return None
     if kind == "ELLIPSIS":
-        report("JS-17", start, end, value=raw[:10], edits=(_whole(start, end, text),))
+        report(codes.ELLIPSIS, start, end, value=raw[:10], edits=(_whole(start, end, text),))
         return None
     if kind == "ODD_BLANK":
-        report("JS-12", start, end, value=" ".join(f"U+{ord(c):04X}" for c in raw[:4]), edits=(Edit(start, end, " "),))
+        report(
+            codes.ODD_BLANK,
+            start,
+            end,
+            value=" ".join(f"U+{ord(c):04X}" for c in raw[:4]),
+            edits=(Edit(start, end, " "),),
+        )
         return None
     if kind == "OPEN_STRING":
         return _open_string(token, report)
     if kind == "BAD_NUMBER":
-        report("JS-15", start, end, value=raw[:40], edits=_number_edit(raw, start, end))
+        report(codes.BAD_NUMBER, start, end, value=raw[:40], edits=_number_edit(raw, start, end))
         return _as("NUMBER", "0", token)
     if kind == "WORD":
         return _word(token, text, report)
-    report("JS-25", start, end, value=_printable(raw))
+    report(codes.MISPLACED, start, end, value=_printable(raw))
     return None
 
 
-def _word(token: Token, text: str, report: Report) -> Token:
+def _word(token: Token, text: str, report: Tell) -> Token:
     raw, start, end = str(token), token.start_pos or 0, token.end_pos or 0
     if raw in _PYTHON_WORDS:
         meant = _PYTHON_WORDS[raw]
-        report("JS-09", start, end, value=raw, meant=meant, edits=(Edit(start, end, meant),))
+        report(codes.FOREIGN_WORD, start, end, value=raw, meant=meant, edits=(Edit(start, end, meant),))
         return _as("LITERAL", meant, token)
     if raw in _NO_JSON:
-        report("JS-09", start, end, value=raw, variant="none")
+        report(codes.FOREIGN_WORD, start, end, value=raw, variant="none")
         return _as("LITERAL", "null", token)
     is_key = re.match(r"\s*[:：]", text[end : end + 80]) is not None
     quoted = json.dumps(raw, ensure_ascii=False)
     edits = (Edit(start, end, quoted),) if is_key else ()
-    report("JS-16", start, end, value=raw[:40], edits=edits)
+    report(codes.NO_QUOTES, start, end, value=raw[:40], edits=edits)
     return _as("STRING", quoted, token)
 
 
-def _open_string(token: Token, report: Report) -> Token:
+def _open_string(token: Token, report: Tell) -> Token:
     """A string without its closing quote on this line; a comma at the end is taken as the separator."""
     raw, start, end = str(token), token.start_pos or 0, token.end_pos or 0
-    report("JS-13", start, end, value=raw[:40], variant="open")
+    report(codes.BROKEN_STRING, start, end, value=raw[:40], variant="open")
     body = raw[1:].rstrip().rstrip("\\").rstrip(",")
     return _as("STRING", json.dumps(body, ensure_ascii=False), token)
 
 
-def check_token(token: Token, report: Report) -> None:
+def check_token(token: Token, report: Tell) -> None:
     """What a token that is lexed as JSON may still do wrong inside: control characters, escapes, overflow."""
     raw, start = str(token), token.start_pos or 0
     if token.type == "NUMBER":
         if ("e" in raw or "E" in raw or len(raw) > MAX_PLAIN_DIGITS) and _overflows(raw):
-            report("JS-23", start, token.end_pos or start, value=raw[:40])
+            report(codes.HUGE_NUMBER, start, token.end_pos or start, value=raw[:40])
         return
     if token.type != "STRING" or (raw.isprintable() and "\\" not in raw):
         return
@@ -164,15 +171,15 @@ def check_token(token: Token, report: Report) -> None:
         char = match.group()
         fix = {"\t": "\\t"}.get(char)
         edits = (Edit(start + match.start(), start + match.end(), fix),) if fix else ()
-        report("JS-13", start + match.start(), start + match.end(), value=_printable(char), edits=edits)
+        report(codes.BROKEN_STRING, start + match.start(), start + match.end(), value=_printable(char), edits=edits)
     for match in re.finditer(r"\\(?:u[0-9A-Fa-f]{4}|.)", raw):
         if not _GOOD_ESCAPE.fullmatch(match.group()):
             at = start + match.start()
             fix = "'" if match.group() == "\\'" else "\\" + match.group()
-            report("JS-14", at, at + 2, value=match.group(), edits=(Edit(at, start + match.end(), fix),))
+            report(codes.BAD_ESCAPE, at, at + 2, value=match.group(), edits=(Edit(at, start + match.end(), fix),))
     for match in re.finditer(r"(?:\\u[dD][0-9A-Fa-f]{3})+", raw):
         if not _pairs(match.group()):
-            report("JS-22", start + match.start(), start + match.end(), value=match.group()[:24])
+            report(codes.HALF_A_PAIR, start + match.start(), start + match.end(), value=match.group()[:24])
 
 
 def _pairs(escapes: str) -> bool:

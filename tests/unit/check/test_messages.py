@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import mindie_kvpool_plugin
-from mindie_kvpool_plugin.check.codes import all_codes
-from mindie_kvpool_plugin.check.findings import Finding
+from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, language, message
+from mindie_kvpool_plugin.check.rules import all_codes
 
 PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
 
@@ -61,7 +61,7 @@ def test_every_message_has_a_hint():
 
 def test_message_fills_placeholders_and_escapes_control_characters():
     """A hostile value cannot move the cursor of a terminal."""
-    finding = Finding("SC-02", "error", "boot", value="\x1b[2J", params={"key": "a\x1bb", "expected": "integer"})
+    finding = codes.WRONG_TYPE.found(value="\x1b[2J", params={"key": "a\x1bb", "expected": "integer"})
     assert "\x1b" not in message(finding, "en") + hint(finding, "en")
     assert "integer" in hint(finding, "zh")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from mindie_kvpool_plugin.check.codes import all_codes
+from mindie_kvpool_plugin.check.rules import all_codes
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.cli.main import main
 

@@ -12,6 +12,7 @@ from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, langu
 from mindie_kvpool_plugin.check.rules import all_codes
 
 PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
+ROOT = Path(__file__).parents[3]
 
 
 def texts(lang):
@@ -51,6 +52,26 @@ def test_every_variant_in_the_code_has_a_text():
     for path in (PACKAGE / "check").rglob("*.py"):
         for variant in re.findall(r'variant="(\w+)"', path.read_text(encoding="utf-8")):
             assert any(key.endswith(f".{variant}.message") for key in keys), f"{path.name}: {variant}"
+
+
+def test_texts_speak_of_things_a_user_knows():
+    """MindIE-LLM by its name, a file by an example: our own words for them stay in the code."""
+    for lang in LANGUAGES:
+        inner = r"\b[Tt]he host\b|\bFILE\b|=FILE|主机|\bdesign \d"
+        assert [key for key, text in texts(lang).items() if re.search(inner, text)] == []
+
+
+def test_sources_can_be_found():
+    """A document of MindIE-LLM, or a section of this project's own."""
+    for code, kind in all_codes().items():
+        document, _, place = kind.source.partition(", ")
+        assert document.startswith(("MindIE-LLM", "mindie-kvpool-plugin")), code
+        assert place, code
+        if document == "mindie-kvpool-plugin":
+            file, _, heading = place.partition(": ")
+            assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (
+                code
+            )
 
 
 def test_every_message_has_a_hint():

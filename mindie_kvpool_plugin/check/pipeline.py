@@ -27,7 +27,7 @@ MAX_FINDINGS = 500
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """What a check says.
 
     Attributes:
@@ -48,7 +48,7 @@ class Report:
         return verdict(self.findings)
 
 
-def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None = None) -> Report:
+def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None = None) -> CheckReport:
     """Check a configuration given as bytes.  Never raises, whatever the bytes.
 
     Args:
@@ -66,7 +66,7 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
         findings += all_rules(View(document.value, situation, followed))
         findings += _distinct(pool_findings(document.value, followed.pool))
     ordered = sorted(_placed(_distinct(findings), document), key=_order)
-    return Report(document, situation, ordered[:MAX_FINDINGS], followed.pool)
+    return CheckReport(document, situation, ordered[:MAX_FINDINGS], followed.pool)
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
@@ -107,7 +107,7 @@ def _order(finding: Finding) -> tuple[int, int, int, str]:
     return SEVERITY_ORDER[finding.severity], finding.line or 0, finding.column or 0, finding.code
 
 
-def check_file(path: Path, situation: Situation) -> Report:
+def check_file(path: Path, situation: Situation) -> CheckReport:
     """Check a file on disk.
 
     Raises:

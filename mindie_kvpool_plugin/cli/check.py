@@ -11,7 +11,7 @@ import click
 
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.messages import Language, language, words
-from mindie_kvpool_plugin.check.pipeline import Report, check_bytes, read_limited
+from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes, read_limited
 from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION, HOST_VERSIONS
 from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
 from mindie_kvpool_plugin.check.text.document import Document
@@ -127,5 +127,5 @@ def _read(path: Path | None, name: str, situation: Situation, form: str, lang: L
     except OSError as error:
         reason = error.strerror or type(error).__name__
         finding = codes.CANNOT_READ.found(params={"file": name, "reason": reason})
-        click.echo(REPORTERS[form](Report(Document(name, ""), situation, [finding]), lang), err=form == "text")
+        click.echo(REPORTERS[form](CheckReport(Document(name, ""), situation, [finding]), lang), err=form == "text")
         sys.exit(2)

@@ -12,21 +12,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast, get_type_hints
 
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.options import mooncake
-from mindie_kvpool_plugin.options.problems import Kind, Problem, raise_first, shown
+from mindie_kvpool_plugin.options.problems import Problem, raise_first, shown
 from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions
-from mindie_kvpool_plugin.options.sizes import parse_size
 from mindie_kvpool_plugin.options.typos import closest
+from mindie_kvpool_plugin.options.values import checked
 
 SECTION = "kv_pool"
 RECORDS: Mapping[str, type[Any]] = {"mooncake": MooncakeOptions, "local_dram": LocalDramOptions}
 """Backend -> the record of its own keys."""
-# what a thread can wait for: threading.TIMEOUT_MAX is about nine times this
-MAX_SECONDS = 1e9
-MAX_INTEGER = 2**63 - 1
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -144,7 +141,7 @@ def _read(record: type[Any], values: Mapping[str, Any], above: tuple[str, ...], 
     for name, value in values.items():
         path = (*above, name)
         if name in fields:
-            chosen[name], wrong = _checked(value, hints[name], fields[name].metadata)
+            chosen[name], wrong = checked(value, hints[name], fields[name].metadata)
             if wrong is not None:
                 kind, expected = wrong
                 problems.append(Problem(kind, path, value, f"{name} is {shown(value)}, expected {expected}"))
@@ -162,68 +159,6 @@ def _unknown(name: str, value: Any, path: tuple[str, ...], known: Mapping[str, A
     close = closest(name, known)
     hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
     return Problem("unknown", path, value, f"unknown option {shown(name)}; {hint}", close)
-
-
-def _checked(value: Any, hint: Any, about: Mapping[str, Any]) -> tuple[Any, tuple[Kind, str] | None]:
-    """The value as the record holds it, or what is wrong with it and what was expected."""
-    if about.get("size"):
-        return _size(value)
-    if get_args(hint):
-        return _choice(value, get_args(hint))
-    if hint is str:
-        return _text(value, about)
-    if hint is bool:
-        return value, None if isinstance(value, bool) else ("type", "true or false")
-    return _number(value, hint)
-
-
-def _size(value: Any) -> tuple[Any, tuple[Kind, str] | None]:
-    size = parse_size(value)
-    if size is not None:
-        return size, None
-    return value, (_wrong_number(value, "form"), 'bytes as an integer or a text such as "4GB"')
-
-
-def _choice(value: Any, choices: tuple[str, ...]) -> tuple[Any, tuple[Kind, str] | None]:
-    plain = value.strip().lower() if isinstance(value, str) else value
-    if isinstance(plain, str) and plain in choices:
-        return plain, None
-    return value, ("choice" if isinstance(value, str) else "type", f"one of: {', '.join(choices)}")
-
-
-def _text(value: Any, about: Mapping[str, Any]) -> tuple[Any, tuple[Kind, str] | None]:
-    if not isinstance(value, str):
-        return value, ("type", about.get("words", "a text that is not empty"))
-    plain = value.strip()
-    if "pattern" in about and not re.fullmatch(about["pattern"], plain):
-        return value, ("form", about["words"])
-    if not plain and not about.get("may_be_empty"):
-        return value, ("form", "a text that is not empty")
-    return plain, None
-
-
-def _number(value: Any, hint: Any) -> tuple[Any, tuple[Kind, str] | None]:
-    limit = MAX_INTEGER if hint is int else MAX_SECONDS
-    if isinstance(value, (int, hint)) and not isinstance(value, bool) and 0 < value <= limit:
-        return hint(value), None
-    expected = "a positive integer" if hint is int else "a positive number"
-    expected += f" up to {limit:g}" if isinstance(value, (int, float)) and value > limit else ""
-    kind: Kind = "range" if _is_number(value) else "type"
-    kind = _wrong_number(value, "type") if hint is int else kind
-    return value, (kind, expected)
-
-
-def _wrong_number(value: Any, text_kind: Kind) -> Kind:
-    """Why something is not the integer wanted."""
-    if isinstance(value, str):
-        return text_kind
-    if isinstance(value, float):
-        return "point" if math.isfinite(value) and value.is_integer() else "type"
-    return "range" if _is_number(value) else "type"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _refuse(constant: str) -> NoReturn:

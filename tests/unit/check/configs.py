@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from mindie_kvpool_plugin.check.findings import pointer
-from mindie_kvpool_plugin.check.pipeline import Report, check_bytes
+from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes
 from mindie_kvpool_plugin.check.situation import Disk, Situation
 from tests.check_examples import SECTIONS, changed
 
@@ -23,12 +23,12 @@ def path_of(name: str) -> str:
     return pointer(*SECTIONS[section], key)
 
 
-def check(changes: dict[str, Any] | None = None, disk: Disk | None = None, **situation: Any) -> Report:
+def check(changes: dict[str, Any] | None = None, disk: Disk | None = None, **situation: Any) -> CheckReport:
     """Check the minimal configuration with changes."""
     data = json.dumps(changed(changes or {}), indent=1).encode()
     return check_bytes(data, "config.json", Situation(**situation), disk)
 
 
-def codes(result: Report, severity: str = "error") -> list[str]:
+def codes(result: CheckReport, severity: str = "error") -> list[str]:
     """Codes of one severity, sorted."""
     return sorted({finding.code for finding in result.findings if finding.severity == severity})

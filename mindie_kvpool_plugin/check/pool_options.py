@@ -22,9 +22,9 @@ from mindie_kvpool_plugin.check.schema.names import unknown_key
 from mindie_kvpool_plugin.check.schema.records import property_schema
 from mindie_kvpool_plugin.check.schema.stage import check_schema, expectation
 from mindie_kvpool_plugin.check.text.document import Document
-from mindie_kvpool_plugin.options.pool_file import RECORDS, SECTION, all_options, judge
+from mindie_kvpool_plugin.options.pool_file import RECORDS, SECTION, judge
 from mindie_kvpool_plugin.options.problems import Problem
-from mindie_kvpool_plugin.options.records import KvPoolOptions
+from mindie_kvpool_plugin.options.records import KvPoolOptions, all_options
 
 BACKENDS = ("mooncake", "memcache")
 # objects with more keys than this are not looked through for typing mistakes one by one

@@ -51,9 +51,8 @@ def judge(own: Mapping[str, Any], kv_pool: Mapping[str, Any] | None) -> list[Pro
     """What cannot work though every value alone is good.
 
     Args:
-        own: Mooncake's keys as the record holds them; those that are missing have their defaults, and a value of
-            another type was told already.
-        kv_pool: the section's; None when the file has none, and only the host's own client reads it.
+        own: Mooncake's keys as the record holds them, with defaults; a value of another type was told already.
+        kv_pool: the section's likewise; None when the file has none, and only the host's own client reads it.
     """
     problems = [
         Problem("form", (key,), own[key], f"{key} is {shown(own[key])}, expected {words}")
@@ -81,7 +80,7 @@ def _together(own: Mapping[str, Any], kv_pool: Mapping[str, Any]) -> list[Proble
             "give at least that, or 0 to use the pool without adding to it"
         )
         problems.append(Problem("segment", ("global_segment_size",), size, told))
-    is_direct = own.get("protocol", "ascend") == "ascend" and kv_pool.get("staging", "auto") != "on"
+    is_direct = own.get("protocol") == "ascend" and kv_pool.get("staging") != "on"
     if kv_pool.get("verify_payload") is True and is_direct:
         told = (
             "verify_payload is true, but blocks travel straight between device memory and pool, where the processor "

@@ -9,15 +9,15 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast, get_type_hints
+from typing import Any, NoReturn, TypeVar
 
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.options import mooncake
 from mindie_kvpool_plugin.options.problems import Problem, raise_first, shown
-from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions, all_options, defaults
 from mindie_kvpool_plugin.options.typos import closest
 from mindie_kvpool_plugin.options.values import checked
 
@@ -103,7 +103,8 @@ def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
     own, found = _read(record, content, (), strict=False)
     problems += found
     if record is MooncakeOptions:
-        problems += mooncake.judge(own, chosen if SECTION in content else None)
+        section = defaults(KvPoolOptions) | chosen if SECTION in content else None
+        problems += mooncake.judge(defaults(record) | own, section)
     return problems
 
 
@@ -134,22 +135,22 @@ def _section(content: Mapping[str, Any]) -> Read:
 
 
 def _read(record: type[Any], values: Mapping[str, Any], above: tuple[str, ...], *, strict: bool) -> Read:
-    hints = get_type_hints(record)
-    fields = {field.name: field for field in dataclasses.fields(cast(Any, record))}
+    known = {name: (hint, field) for name, hint, field in all_options(record)}
     chosen: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, value in values.items():
         path = (*above, name)
-        if name in fields:
-            chosen[name], wrong = checked(value, hints[name], fields[name].metadata)
+        if name in known:
+            hint, field = known[name]
+            chosen[name], wrong = checked(value, hint, field.metadata)
             if wrong is not None:
                 kind, expected = wrong
                 problems.append(Problem(kind, path, value, f"{name} is {shown(value)}, expected {expected}"))
         elif strict and not is_comment(name):
-            problems.append(_unknown(name, value, path, hints))
+            problems.append(_unknown(name, value, path, known))
     problems += (
         Problem("missing", (*above, name), None, f"{name} is missing")
-        for name, field in fields.items()
+        for name, (_, field) in known.items()
         if field.default is dataclasses.MISSING and name not in values
     )
     return chosen, problems
@@ -191,15 +192,3 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"the pool file {path} holds {shown(content)}, expected one JSON object")
     return content
-
-
-def all_options(record: type[Any]) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
-    """Name, type and field of every option of a record."""
-    hints = get_type_hints(record)
-    for field in dataclasses.fields(cast(Any, record)):
-        yield field.name, hints[field.name], field
-
-
-def defaults(record: type[Any]) -> dict[str, Any]:
-    """Default of every option of a record that has one."""
-    return {name: field.default for name, _, field in all_options(record) if field.default is not dataclasses.MISSING}

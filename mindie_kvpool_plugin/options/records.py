@@ -6,9 +6,10 @@ generated from them, the ``Attributes`` here being the descriptions there (``mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_type_hints
 
 MIB = 1024**2
 GIB = 1024**3
@@ -127,3 +128,15 @@ class LocalDramOptions:
 
     capacity: int = field(default=4 * GIB, metadata=SIZE)
     huge_pages: bool = True
+
+
+def all_options(record: type[Any]) -> Iterator[tuple[str, Any, dataclasses.Field[Any]]]:
+    """Name, type and field of every option of a record."""
+    hints = get_type_hints(record)
+    for each in dataclasses.fields(cast(Any, record)):
+        yield each.name, hints[each.name], each
+
+
+def defaults(record: type[Any]) -> dict[str, Any]:
+    """Default of every option of a record that has one."""
+    return {name: each.default for name, _, each in all_options(record) if each.default is not dataclasses.MISSING}

@@ -10,8 +10,7 @@ from mindie_kvpool_plugin.check.rules.family import family
 from mindie_kvpool_plugin.check.rules.pool_file import at_key
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
-from mindie_kvpool_plugin.options.pool_file import defaults
-from mindie_kvpool_plugin.options.records import MooncakeOptions
+from mindie_kvpool_plugin.options.records import MooncakeOptions, defaults
 
 MAX_LINKS = 512
 LINK_MB = 4

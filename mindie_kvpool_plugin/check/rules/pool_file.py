@@ -11,9 +11,9 @@ from mindie_kvpool_plugin.check.follow import OtherFile
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
-from mindie_kvpool_plugin.options.pool_file import RECORDS, defaults
+from mindie_kvpool_plugin.options.pool_file import RECORDS
 from mindie_kvpool_plugin.options.problems import Kind
-from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions, defaults
 from mindie_kvpool_plugin.options.sizes import parse_size
 
 _PLACEHOLDER = re.compile(r"master_server|your[_-]|<[^>]*>|xxx|_ip\b", re.IGNORECASE)

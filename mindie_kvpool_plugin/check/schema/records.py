@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from mindie_kvpool_plugin.check.schema.profiles import Schema
-from mindie_kvpool_plugin.options.pool_file import all_options
+from mindie_kvpool_plugin.options.records import all_options
 from mindie_kvpool_plugin.options.sizes import PATTERN as SIZE_PATTERN
 
 _UNITS = {"s": "s", "blocks": "blocks"}

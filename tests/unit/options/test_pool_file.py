@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.pool_file import defaults, has_section, judge, parse, read_pool_file
-from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.pool_file import has_section, judge, parse, read_pool_file
+from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions, defaults
 from mindie_kvpool_plugin.options.sizes import parse_size
 
 GOOD = {"local_hostname": "10.0.0.1", "master_server_address": "10.0.0.2:50051", "kv_pool": {}}

@@ -1,5 +1,5 @@
-# make demo | test | lint | chaos | soak | bench: each sets up all it needs on a bare Debian machine with Python.
-.PHONY: demo test lint chaos soak bench clean
+# make demo | test | lint | schemas | chaos | soak | bench: each sets up all it needs on a bare Debian machine with Python.
+.PHONY: demo test lint schemas chaos soak bench clean
 
 READY := .venv/.ready
 
@@ -18,6 +18,10 @@ lint: $(READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# the whole schemas for editors, from the option records and schemas/source/; a test says when they are stale
+schemas: $(READY)
+	.venv/bin/python schemas/generate.py
 
 # every fault in every mode on both pools, then a real mooncake_master and its clients broken: about ten minutes
 chaos: $(READY)

@@ -1,4 +1,6 @@
-"""Build: the package, its C extension, and the .pth file that arms its import hooks in every interpreter.
+"""Build: the C extension, and the .pth file that arms the import hooks in every interpreter.
+
+Everything else is in pyproject.toml.
 
 A .pth file is only read from the top of site-packages, where setuptools puts no data file by
 itself.  So two build steps are extended: ``build_py`` for wheels, ``editable_wheel`` for
@@ -13,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from setuptools import Extension, find_packages, setup
+from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
@@ -84,64 +86,12 @@ NATIVE = Extension(
     optional=True,
 )
 
-REQUIRES = [
-    "wrapt>=1.15",  # post-import hooks and method wrapping in the host
-    "numpy>=1.22",  # block tables and addresses are arrays; every MindIE image has it
-    "click>=8.1",  # command line
-    "jsonschema-rs>=0.39",  # configuration check: validates in a fifth of jsonschema's start-up time
-    "lark>=1.2",  # configuration check: positions and error recovery; pure Python
-]
-EXTRAS = {
-    # what the simulator and the demo need beside a pool; on an NPU host the image brings its own torch
-    "demo": [
-        "torch>=2.1",  # device memory stand-in
-        "rich>=13",  # progress bar and tables
-    ],
-    # Mooncake for machines without an NPU; an NPU host installs mooncake-transfer-engine-npu instead
-    "mooncake": ["mooncake-transfer-engine-non-cuda==0.3.13.post1; platform_system == 'Linux'"],
-    "verify": ["xxhash>=3.1"],  # kv_pool.verify_payload: xxh3 in C, of which Python's library has no equal in speed
-    "dev": [
-        "xxhash>=3.1",  # tests of verify_payload
-        "pytest>=8",  # test runner
-        "hypothesis>=6",  # the C functions against their Python twins
-        "ruff>=0.6",  # lint and format
-        "mypy>=1.11",  # types
-        "build>=1.2",  # wheels for the installation tests
-        "setuptools>=77",  # builds those wheels without a download
-        "wheel>=0.43",  # the same
-        "hypothesis>=6",  # fuzzing of the configuration check
-        "babel>=2.12",  # compiles the message catalogs
-    ],
-}
-
 setup(
-    name="mindie-kvpool-plugin",
-    version="0.1.0",
-    description="KV-cache pooling plugin for Huawei MindIE-LLM: HBM blocks spill to a DRAM pool and come back",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
-    long_description_content_type="text/markdown",
-    license="MulanPSL-2.0",
-    license_files=["LICENSE"],
-    python_requires=">=3.10",
-    packages=find_packages(include=["mindie_kvpool_plugin", "mindie_kvpool_plugin.*"]),
-    package_data={
-        "mindie_kvpool_plugin": ["py.typed", "schemas/*.json", "locale/*/LC_MESSAGES/*"],
-        "mindie_kvpool_plugin.simulator": ["data/*.jsonl", "host_tree/**/*.py"],
-    },
-    include_package_data=False,
     ext_modules=[NATIVE],
     options={"bdist_wheel": {"py_limited_api": "cp310"}},
-    install_requires=REQUIRES,
-    extras_require=EXTRAS,
-    entry_points={"console_scripts": ["mindie-kvpool = mindie_kvpool_plugin.cli.main:main"]},
     cmdclass={
         "build_py": BuildPyWithPth,
         "editable_wheel": EditableWheelWithPth,
         "bdist_wheel": BdistWheelByContent,
     },
-    classifiers=[
-        "License :: OSI Approved :: Mulan Permissive Software License v2 (MulanPSL-2.0)",
-        "Operating System :: POSIX :: Linux",
-        "Programming Language :: Python :: 3",
-    ],
 )

@@ -10,7 +10,6 @@ import torch
 
 from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.spill import Replica
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory
@@ -18,6 +17,7 @@ from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.host.worker import Worker
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
 BLOCK_SIZE = 128

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mindie_kvpool_plugin.blocks import FreedSequence, Region
-from mindie_kvpool_plugin.config.models import KvPoolOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
@@ -17,6 +15,8 @@ from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.options.pool_file import PoolFile
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.guards.stack import guarded
 from mindie_kvpool_plugin.pools.registry import open_pool

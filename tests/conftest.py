@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.config.pool_file import PoolFile, read_pool_file
+from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool
 from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from mindie_kvpool_plugin.cli.main import main
-from mindie_kvpool_plugin.config.pool_file import read_pool_file
+from mindie_kvpool_plugin.options.pool_file import read_pool_file
 
 FOLDERS = sorted(path for path in (Path(__file__).parents[1] / "conf_examples").iterdir() if path.is_dir())
 NAMES = [folder.name for folder in FOLDERS]

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.config.check import check_file
-from mindie_kvpool_plugin.config.situation import Situation, find_home
-from tests.unit.config.configs import changed
+from mindie_kvpool_plugin.check.pipeline import check_file
+from mindie_kvpool_plugin.check.situation import Situation, find_home
+from tests.check_examples import changed
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = [json.loads(line) for line in (ROOT / "tests/golden/host_verdicts.jsonl").read_text("utf-8").splitlines()]

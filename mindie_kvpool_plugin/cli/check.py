@@ -9,15 +9,15 @@ from pathlib import Path
 
 import click
 
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.messages import Language, language, words
+from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes, read_limited
+from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION, HOST_VERSIONS
+from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
+from mindie_kvpool_plugin.check.text.document import Document
+from mindie_kvpool_plugin.check.text.load import MAX_BYTES
 from mindie_kvpool_plugin.cli.fix import fix
 from mindie_kvpool_plugin.cli.reporters import REPORTERS
-from mindie_kvpool_plugin.config.check import Result, check_bytes, read_limited
-from mindie_kvpool_plugin.config.diagnostics import Finding
-from mindie_kvpool_plugin.config.document import Document
-from mindie_kvpool_plugin.config.load import MAX_BYTES
-from mindie_kvpool_plugin.config.messages import Language, language, words
-from mindie_kvpool_plugin.config.schemas import DEFAULT_HOST_VERSION, HOST_VERSIONS
-from mindie_kvpool_plugin.config.situation import Situation, default_config, find_home
 
 STANDARD_INPUT = "-"
 
@@ -126,6 +126,6 @@ def _read(path: Path | None, name: str, situation: Situation, form: str, lang: L
         return sys.stdin.buffer.read(MAX_BYTES + 1) if path is None else read_limited(path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        finding = Finding("FI-01", "error", "boot", params={"file": name, "reason": reason}, source="0")
-        click.echo(REPORTERS[form](Result(Document(name, ""), situation, [finding]), lang), err=form == "text")
+        finding = codes.CANNOT_READ.found(params={"file": name, "reason": reason})
+        click.echo(REPORTERS[form](CheckReport(Document(name, ""), situation, [finding]), lang), err=form == "text")
         sys.exit(2)

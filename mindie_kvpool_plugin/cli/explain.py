@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from mindie_kvpool_plugin.config.codes import all_codes
-from mindie_kvpool_plugin.config.messages import language, words
+from mindie_kvpool_plugin.check.messages import language, words
+from mindie_kvpool_plugin.check.rules import all_codes
 
 
 @click.command(name="explain", context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,8 +27,8 @@ def command(code: str | None, lang: str) -> None:
         click.echo(words("explain.unknown", chosen, code=code, known=", ".join(sorted(codes))), err=True)
         sys.exit(2)
     severity, outcome = words(f"severity.{found.severity}", chosen), words(f"outcome.{found.outcome}", chosen)
-    click.echo(f"{click.style(found.code, bold=True)}  {words(f'{found.code}.title', chosen)}\n")
-    click.echo(words(f"{found.code}.why", chosen) + "\n")
+    click.echo(f"{click.style(found.id, bold=True)}  {words(f'{found.id}.title', chosen)}\n")
+    click.echo(words(f"{found.id}.why", chosen) + "\n")
     click.echo(f"{words('explain.severity', chosen)}: {severity}")
     click.echo(f"{words('explain.outcome', chosen)}: {outcome}")
     click.echo(f"{words('explain.source', chosen)}: {found.source}\n")

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
-from mindie_kvpool_plugin.config.messages import Language, words
-from mindie_kvpool_plugin.config.repair import Repair, repair
-from mindie_kvpool_plugin.config.situation import Situation
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.messages import Language, message, words
+from mindie_kvpool_plugin.check.repair import Repair, repair
+from mindie_kvpool_plugin.check.situation import Situation
 
 # a diff of a larger file is not read by anybody, and difflib is quadratic
 MAX_DIFF_LINES = 20_000
@@ -34,7 +35,8 @@ def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang:
     try:
         _write(done, data, path, output, lang)
     except OSError as error:
-        click.echo(words("FI-01.message", lang, file=output or path, reason=error.strerror or ""), err=True)
+        failed = codes.CANNOT_READ.found(params={"file": output or path, "reason": error.strerror or ""})
+        click.echo(message(failed, lang), err=True)
         sys.exit(2)
     return done.data
 

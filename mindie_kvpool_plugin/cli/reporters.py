@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from mindie_kvpool_plugin import __version__
-from mindie_kvpool_plugin.config.check import Result
-from mindie_kvpool_plugin.config.diagnostics import Finding, shown
-from mindie_kvpool_plugin.config.messages import Language, hint, message, words
-from mindie_kvpool_plugin.config.repair import is_repairable
+from mindie_kvpool_plugin.check.findings import Finding, shown
+from mindie_kvpool_plugin.check.messages import Language, hint, message, words
+from mindie_kvpool_plugin.check.pipeline import CheckReport
+from mindie_kvpool_plugin.check.repair import is_repairable
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
@@ -22,7 +22,7 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _MAX_SAFE_INTEGER = 2**53
 
 
-def text_report(result: Result, lang: Language) -> str:
+def text_report(result: CheckReport, lang: Language) -> str:
     """The report for a terminal; click removes the colours elsewhere."""
     lines = [line for finding in result.findings for line in _finding_lines(finding, result, lang)]
     lines += [""] if lines and lines[-1] else []
@@ -42,7 +42,7 @@ def text_report(result: Result, lang: Language) -> str:
     return "\n".join(lines)
 
 
-def _finding_lines(finding: Finding, result: Result, lang: Language) -> list[str]:
+def _finding_lines(finding: Finding, result: CheckReport, lang: Language) -> list[str]:
     where = f"{result.document.name}:{finding.line}:{finding.column}" if finding.line else result.document.name
     severity = click.style(words(f"severity.{finding.severity}", lang), fg=_COLOURS[finding.severity], bold=True)
     lines = [f"{where}: {severity} {finding.code}: {message(finding, lang)}"]
@@ -53,7 +53,7 @@ def _finding_lines(finding: Finding, result: Result, lang: Language) -> list[str
     return lines
 
 
-def _excerpt(finding: Finding, result: Result) -> list[str]:
+def _excerpt(finding: Finding, result: CheckReport) -> list[str]:
     """The offending line with a caret below it."""
     place = finding.place
     if place is not None:
@@ -72,7 +72,7 @@ def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def json_report(result: Result, lang: Language) -> str:
+def json_report(result: CheckReport, lang: Language) -> str:
     """One JSON object."""
     report = {
         "file": result.document.name,
@@ -94,7 +94,7 @@ def _json_finding(finding: Finding, lang: Language) -> dict[str, Any]:
         "value": _json_value(finding.value),
         "message": message(finding, lang),
         "hint": hint(finding, lang),
-        "source": finding.source,
+        "source": finding.kind.source,
     }
 
 
@@ -107,7 +107,7 @@ def _json_value(value: Any) -> Any:
     return value if is_plain or is_number else shown(value)
 
 
-def sarif_report(result: Result, lang: Language) -> str:
+def sarif_report(result: CheckReport, lang: Language) -> str:
     """A SARIF 2.1.0 log with one run."""
     codes = sorted({finding.code for finding in result.findings})
     driver = {
@@ -127,7 +127,7 @@ def sarif_report(result: Result, lang: Language) -> str:
     return json.dumps(log, ensure_ascii=False, indent=2)
 
 
-def _sarif_result(finding: Finding, result: Result, lang: Language) -> dict[str, Any]:
+def _sarif_result(finding: Finding, result: CheckReport, lang: Language) -> dict[str, Any]:
     place = finding.place
     in_other = place is not None and place.line is not None
     line = place.line if place is not None and in_other else finding.line

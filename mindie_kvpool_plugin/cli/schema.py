@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from mindie_kvpool_plugin.config import schemas
-from mindie_kvpool_plugin.config.messages import language, words
+from mindie_kvpool_plugin.check.messages import language, words
+from mindie_kvpool_plugin.check.schema import profiles
 
 
 @click.command(name="schema", context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,10 +17,10 @@ from mindie_kvpool_plugin.config.messages import language, words
 def command(name: str | None, lang: str) -> None:
     """Print the schema NAME; without it, list all names."""
     if name is None:
-        click.echo("\n".join(schemas.names()))
+        click.echo("\n".join(profiles.names()))
         return
-    if name not in schemas.names():
-        known = ", ".join(schemas.names())
+    if name not in profiles.names():
+        known = ", ".join(profiles.names())
         click.echo(words("check.no_schema", language(lang, os.environ), name=name, known=known), err=True)
         sys.exit(2)
-    click.echo(schemas.text(name), nl=False)
+    click.echo(profiles.text(name), nl=False)

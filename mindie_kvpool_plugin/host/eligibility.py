@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-from mindie_kvpool_plugin.config.pool_file import SECTION, has_section
+from mindie_kvpool_plugin.options.pool_file import SECTION, has_section
 
 PLUGIN_NAME = "kv_pool"
 PREFIX_CACHE = "prefix_cache"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from mindie_kvpool_plugin import __version__
-from mindie_kvpool_plugin.config.pool_file import has_section, read_pool_file
 from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
 from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
 from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.options.pool_file import has_section, read_pool_file
 
 if TYPE_CHECKING:
     from mindie_kvpool_plugin.host.plugin import KvPoolPlugin

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from mindie_kvpool_plugin import assemble
-from mindie_kvpool_plugin.config.models import KvPoolOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.native import native
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
+from mindie_kvpool_plugin.options.pool_file import PoolFile
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
 NO_HASH = "0"

@@ -15,8 +15,6 @@ from typing import Any
 
 from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.blocks import FreedSequence
-from mindie_kvpool_plugin.config.models import KvPoolOptions
-from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.core.block_directory import Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
 from mindie_kvpool_plugin.errors import ConfigError
@@ -30,6 +28,8 @@ from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.options.pool_file import read_pool_file
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 
 _open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 

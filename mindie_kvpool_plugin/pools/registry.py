@@ -9,12 +9,12 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mindie_kvpool_plugin.config.models import LocalDramOptions, MooncakeOptions
-from mindie_kvpool_plugin.config.pool_file import build
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.options.pool_file import build
+from mindie_kvpool_plugin.options.records import LocalDramOptions, MooncakeOptions
 
 if TYPE_CHECKING:
-    from mindie_kvpool_plugin.config.pool_file import PoolFile
+    from mindie_kvpool_plugin.options.pool_file import PoolFile
     from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 
 

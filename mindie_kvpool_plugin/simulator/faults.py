@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper, Role
 

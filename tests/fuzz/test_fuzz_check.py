@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mindie_kvpool_plugin.check.pipeline import check_bytes
+from mindie_kvpool_plugin.check.repair import repair
+from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.cli.reporters import REPORTERS
-from mindie_kvpool_plugin.config.check import check_bytes
-from mindie_kvpool_plugin.config.repair import repair
-from mindie_kvpool_plugin.config.situation import Situation
+from tests.check_examples import EXAMPLES as EXAMPLES_FOLDER
+from tests.check_examples import ROOT, all_cases, config_bytes, file_bytes, read
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = int(os.environ.get("KVPOOL_FUZZ_EXAMPLES", "300"))
-CONFIGS = sorted((ROOT / "tests/examples").rglob("config.json"))
-SEEDS = [path.read_bytes() for path in CONFIGS if path.stat().st_size < 4000]
+CASES = all_cases()
+SEEDS = [data for data in map(config_bytes, CASES) if len(data) < 4000]
 SEEDS += [path.read_bytes() for path in sorted((ROOT / "conf_examples").rglob("*.json"))]
-POOLS = [path.read_bytes() for path in sorted(ROOT.joinpath("tests/examples").rglob("kv_pool.json"))]
+POOLS = [file_bytes(case, "kv_pool.json") for case in CASES if "kv_pool.json" in case.get("files", {})]
 SPLICES = [
     b"", b"{", b"}", b"[", b"]", b'"', b"'", b",", b":", b"\\", b"\0", b"\xff", b"\xef\xbb\xbf", b"\n", b"1e999",
     b"-", b"1025.0", b"null", b"true", b"//", b"/*", b"#", b"...", "：".encode(), "“".encode(), "\u00a0".encode(),
@@ -79,7 +79,7 @@ def test_any_config_is_answered(data, chosen, report, wants_repair):
         json.loads(REPORTERS["json"](check_bytes(done.data, "config.json", situation(chosen)), lang))
 
 
-CONFIG = (ROOT / "tests/examples/valid/KP-03/config.json").read_bytes()
+CONFIG = config_bytes(read(EXAMPLES_FOLDER / "KP-03" / "right.json"))
 TABLES = [path.read_bytes() for path in sorted(ROOT.rglob("rank_table.json"))]
 
 
@@ -93,7 +93,7 @@ def test_any_pool_file_is_answered(data, suffix, tmp_path_factory):
     REPORTERS["text"](result, "zh").encode("utf-8")
 
 
-NODES = json.loads((ROOT / "tests/examples/valid/HC-67/config.json").read_text(encoding="utf-8"))
+NODES = json.loads(config_bytes(read(EXAMPLES_FOLDER / "HC-67" / "right.json")))
 
 
 @lasting

@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
 from mindie_kvpool_plugin.pools.call_thread import CallThread

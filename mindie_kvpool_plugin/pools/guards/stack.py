@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.guards.checked import CheckedPool, load_hash

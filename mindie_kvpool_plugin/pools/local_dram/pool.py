@@ -19,9 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
-from mindie_kvpool_plugin.config.models import LocalDramOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.native import native
+from mindie_kvpool_plugin.options.pool_file import PoolFile
+from mindie_kvpool_plugin.options.records import LocalDramOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.local_dram.slabs import Slabs, Slot
 

@@ -11,62 +11,22 @@ import contextlib
 import ipaddress
 import os
 import random
-import re
 import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
-from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.options.mooncake import master_addresses, split_hostname
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake.limits import P2P_HANDSHAKE
 
 CONNECT_TIMEOUT_S = 3.0  # name resolution and TCP connect together
 DEFAULT_PORTS = (12300, 14300)  # where Mooncake itself looks for a client's port
 
 _LISTENING = "0A"  # Linux: include/net/tcp_states.h
-
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})")
-
-
-def master_addresses(value: str, place: str) -> list[tuple[str, int]]:
-    """The addresses of a ``host:port``, or of ``etcd://host:port;host:port``.
-
-    Raises:
-        ConfigError: not of that form.
-    """
-    scheme, separator, rest = value.rpartition("://")
-    parts = [part for part in rest.split(";") if part] if separator and scheme == "etcd" else [value]
-    matches = [_ADDRESS.fullmatch(part) for part in parts]
-    found = [(m["host"].strip("[]"), int(m["port"])) for m in matches if m is not None and 0 < int(m["port"]) <= 65535]
-    if len(found) != len(parts) or not found:
-        raise ConfigError(
-            f'{place} is "{value}", expected "host:port" of mooncake_master such as "10.0.0.1:50051" '
-            "(an IPv6 address in brackets)"
-        )
-    return found
-
-
-def split_hostname(value: str, place: str) -> tuple[str, int]:
-    """Host and port of ``local_hostname``; port 0 if it names none.
-
-    Raises:
-        ConfigError: neither a host nor ``host:port``.
-    """
-    bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value
-    with contextlib.suppress(ValueError):
-        return str(ipaddress.IPv6Address(bare)), 0
-    if re.fullmatch(r"[^\s:\[\]/]+", value):
-        return value, 0
-    match = _ADDRESS.fullmatch(value)
-    if match is None or not 0 < int(match["port"]) <= 65535:
-        raise ConfigError(
-            f'{place} is "{value}", expected an address of this machine such as "10.0.0.2"; '
-            "a port may follow (host:port), but each rank needs one of its own, so leave it off"
-        )
-    return match["host"].strip("[]"), int(match["port"])
 
 
 def probe_master(options: MooncakeOptions, place: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake.lanes import Lanes

@@ -23,7 +23,8 @@ from typing import Any, Literal, TypeAlias
 
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.log import logger
-from mindie_kvpool_plugin.pools.mooncake.address import look_up, split_hostname
+from mindie_kvpool_plugin.options.mooncake import split_hostname
+from mindie_kvpool_plugin.pools.mooncake.address import look_up
 from mindie_kvpool_plugin.pools.mooncake.limits import FORGOTTEN_S
 
 ANSWER_TIMEOUT_S = 0.8  # for all peers of one question together; a get may ask twice

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
-from mindie_kvpool_plugin.config.models import MooncakeOptions
-from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.observability.log import RateLimited
+from mindie_kvpool_plugin.options.pool_file import PoolFile
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
 from mindie_kvpool_plugin.pools.mooncake import codes, start
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient

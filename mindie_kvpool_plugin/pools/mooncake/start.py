@@ -8,6 +8,7 @@ Nothing here is called again after start, except to replace a wedged client.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import os
 import re
@@ -17,21 +18,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.options import mooncake
+from mindie_kvpool_plugin.options.problems import raise_first
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import Role
 from mindie_kvpool_plugin.pools.mooncake.address import (
     claim_name,
     listening_ports,
-    master_addresses,
     probe_master,
-    split_hostname,
 )
 from mindie_kvpool_plugin.pools.mooncake.client import Connection
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
-from mindie_kvpool_plugin.pools.mooncake.limits import MIN_SEGMENT_BYTES
 
 CALLS = (
     "batch_get_into_multi_buffers",
@@ -57,21 +57,11 @@ def check_options(options: MooncakeOptions, place: str, role: Role) -> None:
     Raises:
         ConfigError: the first option that cannot work.
     """
-    if not options.use_ascend_direct:
-        raise ConfigError(
-            f"{place}.use_ascend_direct is false: that path copies with Mooncake calls (batch_put_from_ascend, "
-            "batch_get_into_ascend) that Mooncake 0.3.13 no longer has; remove the key or set it to true"
-        )
-    for address in master_addresses(options.master_server_address, f"{place}.master_server_address"):
-        del address  # parsing is the check
-    split_hostname(options.local_hostname, f"{place}.local_hostname")
+    refused = mooncake.judge(dataclasses.asdict(options), {})
+    # a scheduler's client has no segment
+    raise_first([each for each in refused if role == "worker" or each.kind != "segment"], place)
     if role == "scheduler":
         return
-    if 0 < options.global_segment_size < MIN_SEGMENT_BYTES:
-        raise ConfigError(
-            f"{place}.global_segment_size is {options.global_segment_size} bytes: Mooncake refuses segments below "
-            f"{MIN_SEGMENT_BYTES} (16MB); give at least that, or 0 to use the pool without adding to it"
-        )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if options.global_segment_size + options.local_buffer_size > memory:
         raise ConfigError(

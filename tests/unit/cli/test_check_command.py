@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from mindie_kvpool_plugin.cli.main import main
-from tests.unit.config.configs import MINIMAL, WITH_POOL, changed
+from tests.check_examples import MINIMAL, changed
+from tests.unit.check.configs import WITH_POOL
 
 # processor time, so that a busy machine does not fail the test
 MAX_PROCESS_S = 0.25

@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from mindie_kvpool_plugin.check.rules import all_codes
+from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.cli.main import main
-from mindie_kvpool_plugin.config import schemas
-from mindie_kvpool_plugin.config.codes import all_codes
 
 
 def run(*args):
@@ -35,8 +35,8 @@ def test_unknown_code_and_schema_are_told():
     assert run("schema", "../setup").exit_code == 2
 
 
-@pytest.mark.parametrize("name", schemas.names())
+@pytest.mark.parametrize("name", profiles.names())
 def test_schema_prints_the_file(name):
     """As shipped."""
-    assert json.loads(run("schema", name).output) == schemas.load(name)
+    assert json.loads(run("schema", name).output) == profiles.load(name)
     assert name in run("schema").output

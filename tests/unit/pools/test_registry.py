@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mindie_kvpool_plugin import assemble
-from mindie_kvpool_plugin.config import schemas
+from mindie_kvpool_plugin.check.schema import profiles as schemas
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.base import PoolBackend

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.config.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator import faults

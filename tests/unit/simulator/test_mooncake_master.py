@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from chaos.processes import freeze
-from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools.mooncake.address import listening_ports
 from mindie_kvpool_plugin.simulator import mooncake_master
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from mindie_kvpool_plugin.blocks import Region
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.mooncake import MooncakePool, transfer
 from mindie_kvpool_plugin.pools.mooncake import client as mooncake_client

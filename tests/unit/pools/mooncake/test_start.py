@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
+from mindie_kvpool_plugin.options import mooncake as options_mooncake
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import address as mooncake_address
 from mindie_kvpool_plugin.pools.mooncake import start
 from mindie_kvpool_plugin.pools.registry import open_pool
@@ -48,8 +49,8 @@ def test_open_refuses_a_malformed_master_address(tmp_path, master, address) -> N
 
 def test_master_address_may_be_ipv6_or_a_list_in_etcd() -> None:
     """Brackets and Mooncake's high-availability form are understood."""
-    assert mooncake_address.master_addresses("[::1]:50051", "x") == [("::1", 50051)]
-    assert mooncake_address.master_addresses("etcd://a:1;b:2", "x") == [("a", 1), ("b", 2)]
+    assert options_mooncake.master_addresses("[::1]:50051", "x") == [("::1", 50051)]
+    assert options_mooncake.master_addresses("etcd://a:1;b:2", "x") == [("a", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("value", ["a:b:c", "host:port", "host:0", "http://host", "[::1"])

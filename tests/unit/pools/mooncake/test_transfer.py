@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mindie_kvpool_plugin.config.models import MooncakeOptions
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import Connection, MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate

@@ -1,0 +1,80 @@
+"""Sentences for findings, in the user's language, from ``locale/<language>.json``.
+
+The keys are names: ``CODE.part`` or ``CODE.variant.part``, such as ``HC-01.message``.  English is a
+translation like Chinese: no sentence lives in the code, and a missing twin is a failing test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Literal
+
+from mindie_kvpool_plugin.check.findings import Elsewhere, Finding, shown
+
+Language = Literal["en", "zh"]
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# a placeholder's value is a name or a number; longer text comes from a hostile file
+_MAX_PARAM_CHARS = 200
+
+
+def language(wanted: str, env: Mapping[str, str]) -> Language:
+    """``wanted`` if it is a language, else what the locale variables say."""
+    if wanted == "zh":
+        return "zh"
+    if wanted == "en":
+        return "en"
+    locale = next((env[name] for name in ("LC_ALL", "LC_MESSAGES", "LANG") if env.get(name)), "")
+    return "zh" if locale.lower().startswith("zh") else "en"
+
+
+@lru_cache(maxsize=2)
+def _texts(lang: Language) -> dict[str, str]:
+    file = resources.files("mindie_kvpool_plugin") / "locale" / f"{lang}.json"
+    texts: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return texts
+
+
+def words(key: str, lang: Language, /, **params: Any) -> str:
+    """A text with its placeholders filled; the key itself when there is none."""
+    return _filled(_texts(lang).get(key, key), params)
+
+
+def has_text(key: str, lang: Language) -> bool:
+    """Whether a language has a text."""
+    return key in _texts(lang)
+
+
+def message(finding: Finding, lang: Language) -> str:
+    """What is wrong, with the place in front when that is another file."""
+    text = words(f"{finding.message_id}.message", lang, **_params(finding))
+    return f"{_where(finding.place)}: {text}" if finding.place is not None else text
+
+
+def hint(finding: Finding, lang: Language) -> str:
+    """What to do about it."""
+    return words(f"{finding.message_id}.hint", lang, **_params(finding))
+
+
+def _params(finding: Finding) -> dict[str, Any]:
+    return {**finding.params, "value": shown(finding.value), "path": finding.path}
+
+
+def _where(place: Elsewhere) -> str:
+    position = f":{place.line}:{place.column}" if place.line is not None else ""
+    return f"{place.file}{position} {place.pointer}".rstrip()
+
+
+def _filled(text: str, params: Mapping[str, Any]) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in params:
+            return match[0]
+        found = str(params[match[1]])[:_MAX_PARAM_CHARS]
+        return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in found)
+
+    return _PLACEHOLDER.sub(value, text)

@@ -1,0 +1,126 @@
+"""The check: load, schema, rules, report.  All findings in one run.
+
+No stage hides another: what the load stage could repair goes on to the schema and the rules, and
+host bugs that mask a fault are not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
+from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
+from mindie_kvpool_plugin.check.pool_options import pool_findings
+from mindie_kvpool_plugin.check.rules import all_rules
+from mindie_kvpool_plugin.check.rules.view import View
+from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.check.schema.stage import check_schema
+from mindie_kvpool_plugin.check.situation import Disk, Situation
+from mindie_kvpool_plugin.check.text.document import Document
+from mindie_kvpool_plugin.check.text.load import load_bytes
+
+# a report with more findings helps nobody; the worst come first
+MAX_FINDINGS = 500
+
+
+@dataclass(slots=True)
+class CheckReport:
+    """What a check says.
+
+    Attributes:
+        document: the file, for excerpts and repairs.
+        situation: what the check knew.
+        findings: worst first, then by place.
+        pool: the pool file, if one was read.
+    """
+
+    document: Document
+    situation: Situation
+    findings: list[Finding]
+    pool: OtherFile | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst severity."""
+        return verdict(self.findings)
+
+
+def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None = None) -> CheckReport:
+    """Check a configuration given as bytes.  Never raises, whatever the bytes.
+
+    Args:
+        data: the file's content.
+        name: the file as the user wrote it.
+        situation: flags, environment, and where the file lies.
+        disk: looks at paths; a test hands in its own.
+    """
+    document = load_bytes(data, name)
+    findings = list(document.findings)
+    followed = Followed(disk or Disk())
+    if isinstance(document.value, dict):
+        followed = follow(document.value, situation, followed.disk)
+        findings += check_schema(document.value, profiles.config_schema(situation.host_version))
+        findings += all_rules(View(document.value, situation, followed))
+        findings += _distinct(pool_findings(document.value, followed.pool))
+    ordered = sorted(_placed(_distinct(findings), document), key=_order)
+    return CheckReport(document, situation, ordered[:MAX_FINDINGS], followed.pool)
+
+
+def _distinct(findings: Iterable[Finding]) -> list[Finding]:
+    """Without repeats: where the type is wrong, range and choices say nothing new."""
+    found = list(findings)
+    if any(f.kind.is_other_kind for f in found):
+        return [f for f in found if not f.kind.about_value and f.kind not in _ABOUT_KEYS]
+    wrong_type = {(f.path, f.place) for f in found if f.kind is codes.WRONG_TYPE}
+    explained = {(f.path, f.place) for f in found if f.kind.explains_key}
+
+    def is_new(finding: Finding) -> bool:
+        place = (finding.path, finding.place)
+        if finding.kind.needs_type:
+            return place not in wrong_type
+        return finding.kind not in _UNKNOWN or place not in explained
+
+    return [finding for finding in found if is_new(finding)]
+
+
+_UNKNOWN = (codes.UNKNOWN_KEY, codes.MISSPELT_KEY)
+_ABOUT_KEYS = (*_UNKNOWN, codes.DEAD_KEY, codes.MISSING_KEY)
+
+
+def _placed(findings: list[Finding], document: Document) -> list[Finding]:
+    """With positions, and without findings about a value that the load stage had to make up."""
+    worst_first = sorted(findings, key=lambda finding: SEVERITY_ORDER[finding.severity])
+    placed = [document.locate(finding) for finding in worst_first[: 2 * MAX_FINDINGS]]
+    broken = [(f.line, f.column or 0) for f in placed if f.kind.has_stand_in]
+    return [f for f in placed if not f.kind.about_value or not _covers(f, broken)]
+
+
+def _covers(finding: Finding, places: list[tuple[int | None, int]]) -> bool:
+    start = finding.column or 0
+    return any(line == finding.line and start <= column < start + finding.length for line, column in places)
+
+
+def _order(finding: Finding) -> tuple[int, int, int, str]:
+    return SEVERITY_ORDER[finding.severity], finding.line or 0, finding.column or 0, finding.code
+
+
+def check_file(path: Path, situation: Situation) -> CheckReport:
+    """Check a file on disk.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return check_bytes(read_limited(path), str(path), situation)
+
+
+def read_limited(path: Path) -> bytes:
+    """The file's bytes, one more than the host's limit at most: enough to see that it is too large.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(10 * 1024 * 1024 + 1)

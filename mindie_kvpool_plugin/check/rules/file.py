@@ -1,0 +1,69 @@
+"""The file as a whole: permissions, and files that are something else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
+from mindie_kvpool_plugin.check.rules.view import View
+
+_OLD_SECTIONS = ("ResourceParam", "ServeParam", "ServeCommand", "OtherParam", "WorkFlowParam", "ModelDeployParam")
+_MOTOR_KEYS = ("kv_transfer_config", "kv_cache_store_config", "mindie_server_prefill_config", "motor_deploy_config")
+
+
+@rule(
+    "HC-80", "error", "boot",
+    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    wrong="-rw-r--r-- config.json",
+    right="chmod 640 config.json",
+)  # fmt: skip
+def file_has_the_right_mode(view: View) -> Iterator[Fault]:
+    """No bit outside 0640, and the service's user owns it; judged where the service runs."""
+    path = view.situation.config_path
+    if path is None:
+        return
+    facts = view.followed.disk.facts(path)
+    if not facts.exists:
+        return
+    here = view.situation.on_server
+    if facts.mode & 0o137:
+        yield fault(severity=None if here else "info", mode=f"{facts.mode:04o}", value=f"{facts.mode:04o}")
+    if here and facts.owner not in {os.getuid(), -1}:
+        yield fault(variant="owner", severity="warning", owner=facts.owner, value=facts.owner)
+    if here and facts.is_link:
+        yield fault(variant="link", severity="warning")
+
+
+@rule(
+    "CF-16", "error", "boot",
+    "MindIE-LLM docs/zh, user guide: history of the configuration",
+    wrong='{"ResourceParam": {...}, "ServeParam": {...}}',
+    right='{"ServerConfig": {...}, "BackendConfig": {...}}',
+    is_other_kind=True,
+)  # fmt: skip
+def layout_is_todays(view: View) -> Iterator[Fault]:
+    """Files of 1.0.RC1 and RC2, and deployment files of MindIE Motor."""
+    keys = view.root if isinstance(view.root, dict) else {}
+    if "BackendConfig" in keys:
+        return
+    old = next((key for key in _OLD_SECTIONS if key in keys), None)
+    motor = next((key for key in _MOTOR_KEYS if key in keys), None)
+    if old is not None:
+        yield fault(variant="old", key=old)
+    elif motor is not None:
+        yield fault(variant="motor", key=motor)
+
+
+@rule(
+    "CF-17", "error", "boot",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    wrong="mindie-kvpool check kv_pool.json",
+    right="mindie-kvpool check config.json --pool-config kv_pool.json",
+    is_other_kind=True,
+)  # fmt: skip
+def file_is_a_service_configuration(view: View) -> Iterator[Fault]:
+    """A pool file was given instead of config.json."""
+    keys = view.root if isinstance(view.root, dict) else {}
+    if "BackendConfig" not in keys and ("master_server_address" in keys or "kv_pool" in keys):
+        yield fault()

@@ -1,0 +1,212 @@
+"""The content of the pool file, judged together with config.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mindie_kvpool_plugin.check.findings import Elsewhere, pointer
+from mindie_kvpool_plugin.check.follow import OtherFile
+from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
+from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
+from mindie_kvpool_plugin.options.pool_file import RECORDS
+from mindie_kvpool_plugin.options.problems import Kind
+from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions, defaults
+from mindie_kvpool_plugin.options.sizes import parse_size
+
+_PLACEHOLDER = re.compile(r"master_server|your[_-]|<[^>]*>|xxx|_ip\b", re.IGNORECASE)
+
+AT = (B, K, "configPath")
+SIZES = ("global_segment_size", "local_buffer_size")
+
+
+def pool_value(view: View) -> dict[str, Any] | None:
+    """The pool file as an object, when pooling is on and it could be read."""
+    pool = view.followed.pool
+    return pool.value if view.is_pool and pool is not None and isinstance(pool.value, dict) else None
+
+
+def at_key(pool: OtherFile, *path: str) -> Elsewhere:
+    """The place of a key in the pool file."""
+    document = pool.document
+    span = document.span(pointer(*path)) if document is not None and document.value is not None else None
+    if document is None or span is None:
+        return Elsewhere(str(pool.path), pointer=pointer(*path))
+    line, column = document.line_column(span[0])
+    return Elsewhere(str(pool.path), line, column, document.excerpt(line, column)[0], pointer(*path))
+
+
+def refused(view: View, kind: Kind) -> Iterator[Fault]:
+    """What the plugin's own reading of the pool file refuses for a reason, at its place there."""
+    for problem in view.pool_problems:
+        if problem.kind == kind and view.followed.pool is not None:
+            yield fault(*AT, place=at_key(view.followed.pool, *problem.path), severity="error", size=problem.value)
+
+
+def ranks_on_node(view: View) -> int:
+    """Ranks of this node: each has its own segment."""
+    world = worker_integer(view.models[0], "worldSize") if view.models else None
+    instances = integer(view.backend, "modelInstanceNumber", 1) or 1
+    return max(world or 1, 1) * max(min(instances, 10), 1)
+
+
+@rule(
+    "KP-03", "error", "silent",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    wrong='kv_pool.json: {"local_hostname": ..., "master_server_address": ...}',
+    right='kv_pool.json: {"local_hostname": ..., "master_server_address": ..., "kv_pool": {}}',
+)  # fmt: skip
+def kv_pool_needs_its_section(view: View) -> Iterator[Fault]:
+    """The scheduler sees only the pool file: without the section it asks the host's own client."""
+    value = pool_value(view)
+    if value is not None and KV_POOL in view.words and KV_POOL not in value:
+        yield fault(*AT, file=str(view.followed.pool.path) if view.followed.pool else "")
+
+
+@rule(
+    "KP-04", "error", "silent",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    wrong='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}", and a kv_pool section in the pool file',
+    right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
+)  # fmt: skip
+def section_needs_the_word(view: View) -> Iterator[Fault]:
+    """Scheduler and worker would use different keys: never a hit."""
+    value = pool_value(view)
+    is_decode = view.is_dmi and not view.is_prefix
+    if value is not None and KV_POOL in value and KV_POOL not in view.words and not is_decode:
+        yield fault(*view.plugins_path())
+
+
+@rule(
+    "KP-06", "error", "late",
+    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
+    wrong='"kv_pool": {"agreement": "auto"}   (several nodes)',
+    right='"kv_pool": {"agreement": "tcp://192.168.10.1:18888"}',
+)  # fmt: skip
+def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
+    """Ranks of one node meet through a file; ranks of several nodes need an address."""
+    value = pool_value(view)
+    section = (value or {}).get(KV_POOL)
+    is_auto = isinstance(section, dict) and section.get("agreement", KvPoolOptions().agreement) == "auto"
+    if is_auto and view.is_multi_node and KV_POOL in view.words and view.followed.pool is not None:
+        yield fault(*AT, place=at_key(view.followed.pool, KV_POOL, "agreement"))
+
+
+@rule(
+    "KP-07", "error", "late",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    wrong='"use_ascend_direct": false',
+    right='"use_ascend_direct": true',
+)  # fmt: skip
+def ascend_direct_is_on(view: View) -> Iterator[Fault]:
+    """Mooncake 0.3.13 has no other path; and a text is always true for the host."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    yield from refused(view, "direct")
+    if value.get("use_ascend_direct") is False and KV_POOL not in value:
+        yield fault(*AT, variant="host", severity="warning", place=at_key(pool, "use_ascend_direct"))
+
+
+@rule(
+    "KP-08", "error", "late",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    wrong='"protocol": "tcp", "local_buffer_size": "1GB"   (no kv_pool section)',
+    right='"protocol": "ascend", "local_buffer_size": 1073741824',
+)  # fmt: skip
+def host_pool_takes_fewer_values(view: View) -> Iterator[Fault]:
+    """What the kv_pool plugin accepts and the host's own pool client does not."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or KV_POOL in value or text(view.kv_pool, "backend") != "mooncake":
+        return
+    protocol = value.get("protocol")
+    if isinstance(protocol, str) and protocol.strip().lower() in {"tcp", "rdma"}:
+        yield fault(*AT, variant="protocol", place=at_key(pool, "protocol"), found=protocol)
+    if isinstance(value.get("local_buffer_size"), str):
+        yield fault(*AT, variant="buffer", place=at_key(pool, "local_buffer_size"))
+
+
+@rule(
+    "HC-51", "warning", "late",
+    "MindIE-LLM 3.0.0, source code (read)",
+    wrong='8 ranks, "global_segment_size": "128GB" on a machine with 1 TB',
+    right='8 ranks, "global_segment_size": "64GB"',
+)  # fmt: skip
+def pool_fits_into_memory(view: View) -> Iterator[Fault]:
+    """Sizes are per rank: the node needs ranks times segment and buffer."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    sizes = [parse_size(value.get(key, defaults(MooncakeOptions)[key])) for key in SIZES]
+    free = view.followed.free_memory_bytes
+    if free is None or None in sizes:
+        return
+    ranks = ranks_on_node(view)
+    needed = ranks * sum(size or 0 for size in sizes)
+    if needed > free:
+        severity = "warning" if view.situation.on_server else "info"
+        yield fault(
+            *AT,
+            severity=severity,
+            place=at_key(pool, "global_segment_size"),
+            ranks=ranks,
+            needed=f"{needed / 2**30:.1f}",
+            free=f"{free / 2**30:.1f}",
+        )
+
+
+@rule(
+    "KP-10", "warning", "late",
+    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    wrong='"master_server_address": "master_server_ip:50051"',
+    right='"master_server_address": "192.168.10.1:50051"',
+)  # fmt: skip
+def pool_file_placeholders_are_filled_in(view: View) -> Iterator[Fault]:
+    """Words left over from a guide, in the pool file."""
+    value, pool = pool_value(view), view.followed.pool
+    for key, found in list((value or {}).items())[:50]:
+        if pool is not None and isinstance(found, str) and _PLACEHOLDER.search(found):
+            yield fault(*AT, place=at_key(pool, key), key=key[:40], found=found[:60])
+
+
+@rule(
+    "KP-11", "warning", "late",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    wrong='"global_segment_size": 1048576',
+    right='"global_segment_size": "4GB"',
+)  # fmt: skip
+def segment_is_large_enough(view: View) -> Iterator[Fault]:
+    """Mooncake refuses a segment below 16 MiB; 0 is a client without a segment."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    yield from refused(view, "segment")
+    size = parse_size(value.get("global_segment_size"))
+    if KV_POOL not in value and size is not None and 0 < size < SMALLEST_SEGMENT_BYTES:
+        yield fault(*AT, place=at_key(pool, "global_segment_size"), size=size)
+
+
+@rule(
+    "KP-12", "error", "late",
+    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    wrong='"backend": "memcache", and a kv_pool section in the pool file',
+    right='"backend": "mooncake"',
+)  # fmt: skip
+def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
+    """The host's own client takes more backends than the kv_pool plugin has."""
+    if KV_POOL in view.words and any(problem.kind == "backend" for problem in view.pool_problems):
+        known = ", ".join(name for name in RECORDS if name != "local_dram")
+        yield fault(B, K, "backend", known=known)
+
+
+@rule(
+    "KP-13", "error", "late",
+    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
+    wrong='"protocol": "ascend", "kv_pool": {"verify_payload": true}',
+    right='"kv_pool": {"verify_payload": true, "staging": "on"}',
+)  # fmt: skip
+def somebody_can_read_what_is_verified(view: View) -> Iterator[Fault]:
+    """With protocol ascend blocks travel straight between device memory and pool."""
+    yield from refused(view, "payload")

@@ -1,0 +1,1 @@
+"""Types, ranges and names, per host version."""

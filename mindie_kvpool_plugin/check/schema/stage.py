@@ -1,0 +1,234 @@
+"""The schema stage: types, ranges and names, told with field, value, expectation and fix.
+
+The validator is jsonschema-rs.  Before it runs, the value is walked together with the schema for
+what JSON Schema cannot see: integers written with a point or an exponent, unknown keys, and
+numbers the host cuts to integers.  That walk also bounds the work, whatever the file contains.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.findings import Finding, Outcome, Severity, pointer
+from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.check.schema.names import unknown_key
+from mindie_kvpool_plugin.check.schema.profiles import Schema
+
+# no service has more devices, adapters or certificates; a longer list is cut and reported
+MAX_ITEMS = 1024
+# nesting of the deepest known key is 9
+MAX_DEPTH = 40
+# objects with more keys than this are not looked through for typing mistakes one by one
+MAX_KEYS = 100
+# a file with more is reported by its first ones
+MAX_FINDINGS = 200
+
+_KINDS = {
+    "type": codes.WRONG_TYPE,
+    "minimum": codes.OUT_OF_RANGE,
+    "maximum": codes.OUT_OF_RANGE,
+    "exclusiveMinimum": codes.OUT_OF_RANGE,
+    "enum": codes.NO_CHOICE,
+    "const": codes.NO_CHOICE,
+    "not": codes.NO_CHOICE,
+    "pattern": codes.WRONG_FORM,
+    "minLength": codes.WRONG_FORM,
+    "maxLength": codes.WRONG_FORM,
+    "minItems": codes.WRONG_FORM,
+    "maxItems": codes.WRONG_FORM,
+    "maxProperties": codes.WRONG_FORM,
+}
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk over value and schema.
+
+    Attributes:
+        root: the schema.
+        prefix: JSON Pointer in front of every path (for a file that config.json refers to).
+        strict_names: unknown keys are errors where the schema forbids them.
+        owners: key -> sections that know it.
+        findings: what was found.
+    """
+
+    root: Schema
+    prefix: str = ""
+    owners: dict[str, list[str]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@lru_cache(maxsize=8)
+def _compiled(name: str) -> tuple[Any, dict[str, list[str]]]:
+    """A schema's validator, and which section knows which key."""
+    from jsonschema_rs import Draft202012Validator  # noqa: PLC0415  # costs 15 ms; a file that does not parse needs none
+
+    schema = profiles.load(name)
+    return Draft202012Validator(schema), profiles.known_keys(schema)
+
+
+def check_schema(value: Any, root: Schema, *, outcome: Outcome = "boot") -> list[Finding]:
+    """Everything ``root`` says about ``value``; paths are relative to ``value``."""
+    validator, owners = _compiled(root["$id"].rpartition("/")[2].removesuffix(".schema.json"))
+    walk = _Walk(root, owners=owners)
+    copy = _prepared(value, root, (), walk, 0)
+    errors = validator.iter_errors(copy)
+    for count, error in enumerate(errors):
+        if count >= MAX_FINDINGS:
+            break
+        finding = _violation(error, value, root, outcome)
+        if finding is not None:
+            walk.findings.append(finding)
+    return walk.findings
+
+
+def _prepared(value: Any, schema: Schema, path: tuple[str | int, ...], walk: _Walk, depth: int) -> Any:
+    """A copy of ``value`` fit for the validator."""
+    schema = profiles.resolve(schema, walk.root)
+    if isinstance(value, dict):
+        return _prepared_object(value, schema, path, walk, depth)
+    if isinstance(value, list):
+        if len(value) > MAX_ITEMS:
+            params = {"count": len(value), "limit": MAX_ITEMS}
+            severity: Severity = "error" if "items" in schema else "warning"
+            walk.findings.append(
+                codes.WRONG_FORM.found(pointer(*path), severity=severity, params=params, variant="length")
+            )
+        items = schema.get("items")
+        if items is None or depth > MAX_DEPTH:
+            return []
+        return [_prepared(item, items, (*path, i), walk, depth + 1) for i, item in enumerate(value[:MAX_ITEMS])]
+    if isinstance(value, float) or (isinstance(value, bool) and schema.get("x-coerced")):
+        return _prepared_float(float(value), schema, path, walk)
+    if isinstance(value, int) and value.bit_length() > 64:
+        # the host stores what does not fit 64 bits as a floating-point number; the validator cannot
+        return 2**62 if value > 0 else -(2**62)
+    return value
+
+
+def _prepared_object(
+    value: dict[str, Any], schema: Schema, path: tuple[str | int, ...], walk: _Walk, depth: int
+) -> dict[str, Any]:
+    known: dict[str, Schema] = schema.get("properties", {})
+    if "maxProperties" in schema:
+        return dict.fromkeys(list(value)[:MAX_KEYS])
+    copy = {}
+    for number, (key, item) in enumerate(value.items()):
+        if key in known:
+            if profiles.resolve(known[key], walk.root).get("deprecated"):
+                params = {"key": key, "why": known[key]["description"]}
+                walk.findings.append(codes.DEAD_KEY.found(pointer(*path, key), value=item, params=params))
+            copy[key] = _prepared(item, known[key], (*path, key), walk, depth + 1)
+        elif known and number < MAX_KEYS:
+            is_forbidden = schema.get("additionalProperties") is False
+            walk.findings.append(
+                unknown_key(key, known, pointer(*path), value, owners=walk.owners, is_forbidden=is_forbidden)
+            )
+    return copy
+
+
+def _prepared_float(value: float, schema: Schema, path: tuple[str | int, ...], walk: _Walk) -> Any:
+    kinds = schema.get("type", [])
+    wants_integer = "integer" in ([kinds] if isinstance(kinds, str) else kinds) and "number" not in kinds
+    if not wants_integer or value != value or abs(value) > 1e300:  # noqa: PLR0124
+        return value if abs(value) < 1e300 else 1e300
+    if schema.get("x-coerced"):
+        params = {"cut": int(value)}
+        walk.findings.append(
+            codes.NOT_AN_INTEGER.found(
+                pointer(*path), severity="warning", outcome="silent", value=value, params=params, variant="cut"
+            )
+        )
+        return int(value)
+    if value.is_integer():
+        severity: Severity = "warning" if schema.get("x-severity") == "warning" else "error"
+        params = {"meant": int(value)}
+        walk.findings.append(codes.NOT_AN_INTEGER.found(pointer(*path), severity=severity, value=value, params=params))
+        return int(value) if abs(value) < 2**62 else 2**62
+    return value
+
+
+def _violation(error: Any, value: Any, root: Schema, outcome: Outcome) -> Finding | None:
+    """A finding from one error of the validator."""
+    schema_path = list(error.schema_path)
+    keyword = next((part for part in reversed(schema_path) if isinstance(part, str)), "")
+    owner_path = schema_path[: len(schema_path) - 1 - schema_path[::-1].index(keyword)]
+    owner = profiles.at_schema_path(root, owner_path)
+    path = list(error.instance_path)
+    severity: Severity = owner.get("x-severity", "error")
+    outcome = owner.get("x-outcome", "silent" if severity == "warning" else outcome)
+    switch = owner.get("x-only-if")
+    if switch is not None and not _is_on(switch, path, value):
+        severity, outcome = "warning", "silent"
+    params: dict[str, Any] = {"expected": expectation(owner), "key": str(path[-1]) if path else "the file"}
+    found, variant = _at(value, path), ""
+    if keyword == "required":
+        key = json.loads(error.message.split(" is a required property")[0])
+        params["key"] = key
+        default = profiles.resolve(owner.get("properties", {}).get(key, {}), root).get("default")
+        variant = "" if default is None else "default"
+        params["default"] = json.dumps(default)
+        kind, at, found = codes.MISSING_KEY, pointer(*path, key), None
+    elif keyword == "additionalProperties":
+        return None  # told by the walk, with the likely spelling
+    else:
+        kind, at = _KINDS.get(keyword, codes.WRONG_FORM), pointer(*path)
+    return kind.found(at, severity=severity, outcome=outcome, value=found, params=params, variant=variant)
+
+
+def _is_on(switch: str, path: list[str | int], value: Any) -> bool:
+    """Whether the nearest ``switch`` above the value is on; absent counts as on."""
+    nearest: Any = True
+    here = value
+    for part in path:
+        if isinstance(here, dict) and switch in here:
+            nearest = here[switch]
+        here = _at(here, [part])
+    return nearest is not False
+
+
+def _at(value: Any, path: list[str | int]) -> Any:
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def expectation(schema: Schema) -> str:
+    """What a value may be, in the words both languages share: types, ranges, choices."""
+    return "; ".join(_expected(schema)) or "-"
+
+
+def _expected(schema: Schema) -> Iterator[str]:
+    if "const" in schema:
+        yield json.dumps(schema["const"])
+        return
+    if "anyOf" in schema:  # choices in any case, see records
+        schema = schema["anyOf"][0]
+    if "enum" in schema:
+        yield " | ".join(json.dumps(choice) for choice in schema["enum"])
+        return
+    kinds = schema.get("type", [])
+    yield from ([kinds] if isinstance(kinds, str) else ["/".join(kinds)] if kinds else [])
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None or high is not None:
+        yield f"{'' if low is None else low}..{'' if high is None else high}"
+    if "exclusiveMinimum" in schema:
+        yield f"> {schema['exclusiveMinimum']}"
+    if "not" in schema:
+        yield f"!= {json.dumps(schema['not'].get('const'))}"
+    if "pattern" in schema:
+        yield schema["pattern"]
+    if "maxLength" in schema:
+        yield f"<= {schema['maxLength']} chars"
+    if "minItems" in schema:
+        yield f">= {schema['minItems']} items"
+    if "x-unit" in schema:
+        yield f"[{schema['x-unit']}]"

@@ -1,1 +1,0 @@
-"""Configuration: what the running plugin reads and what the check command judges."""

@@ -1,0 +1,194 @@
+"""The one reading of a pool file: the running plugin's at start-up, and the check's.
+
+``read_pool_file`` raises the first mistake; ``judge`` yields all of them as data, for the check.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.options import mooncake
+from mindie_kvpool_plugin.options.problems import Problem, raise_first, shown
+from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions, all_options, defaults
+from mindie_kvpool_plugin.options.typos import closest
+from mindie_kvpool_plugin.options.values import checked
+
+SECTION = "kv_pool"
+RECORDS: Mapping[str, type[Any]] = {"mooncake": MooncakeOptions, "local_dram": LocalDramOptions}
+"""Backend -> the record of its own keys."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Options = TypeVar("Options")
+Read = tuple[dict[str, Any], list[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFile:
+    """A parsed pool file.
+
+    Attributes:
+        path: where it was read from.
+        backend_keys: the backend's own keys, as written.
+        options: the ``kv_pool`` section; None when the file has none.
+    """
+
+    path: Path
+    backend_keys: Mapping[str, Any]
+    options: KvPoolOptions | None
+
+
+def has_section(path: str, *, unreadable: bool) -> bool:
+    """Whether ``path`` is a pool file with a ``kv_pool`` section; ``unreadable`` if that cannot be told."""
+    try:
+        return SECTION in _load(Path(path))
+    except ConfigError:
+        return unreadable
+
+
+def read_pool_file(path: str) -> PoolFile:
+    """Read and validate ``path``.
+
+    Raises:
+        ConfigError: unreadable, not a JSON object, or an option that cannot work.
+    """
+    content = _load(Path(path))
+    if SECTION not in content:
+        return PoolFile(Path(path), content, None)
+    chosen, problems = _section(content)
+    raise_first(problems, f"{path}: {SECTION}" if isinstance(content[SECTION], dict) else path)
+    backend_keys = {key: value for key, value in content.items() if key != SECTION}
+    return PoolFile(Path(path), backend_keys, KvPoolOptions(**chosen))
+
+
+def build(record: type[Options], values: Mapping[str, Any], place: str, *, strict: bool) -> Options:
+    """Make a record from JSON values, checking names, types, choices, forms and bounds.
+
+    Args:
+        record: a dataclass of ``records``.
+        values: what the file says.
+        place: file and section, for messages.
+        strict: refuse unknown keys; otherwise they are left to their owner.
+
+    Raises:
+        ConfigError: the first value that cannot work.
+    """
+    chosen, problems = _read(record, values, (), strict=strict)
+    raise_first(problems, place)
+    return record(**chosen)
+
+
+def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
+    """Everything the running plugin refuses of a parsed pool file, from the file alone.
+
+    Args:
+        content: the file as an object.
+        backend: as ``kvPoolConfig`` names it.
+    """
+    chosen, problems = _section(content) if SECTION in content else ({}, [])
+    record = RECORDS.get(backend)
+    if record is None:
+        if SECTION in content:
+            known = ", ".join(sorted(RECORDS))
+            problems.append(Problem("backend", (SECTION,), backend, f"is for another backend; use one of: {known}"))
+        return problems
+    own, found = _read(record, content, (), strict=False)
+    problems += found
+    if record is MooncakeOptions:
+        section = defaults(KvPoolOptions) | chosen if SECTION in content else None
+        problems += mooncake.judge(defaults(record) | own, section)
+    return problems
+
+
+def parse(data: bytes) -> Any:
+    """The value of a pool file's bytes: JSON as its standard says, and as MindIE-LLM reads it.
+
+    Raises:
+        ValueError: no JSON, a number that is none, half of a surrogate pair, or not UTF-8.
+    """
+    text = data.decode("utf-8-sig")
+    value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    if "\\u" in text and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        raise ValueError("half of a surrogate pair (\\ud800 to \\udfff)")
+    return value
+
+
+def is_comment(key: str) -> bool:
+    """JSON has no comments, so people use keys; none of them is an option."""
+    return key[:1] in {"_", "#"} or key.startswith(("//", "$", "comment"))
+
+
+def _section(content: Mapping[str, Any]) -> Read:
+    section = content[SECTION]
+    if not isinstance(section, dict):
+        told = f"{SECTION} is {shown(section)}, expected an object such as {{}}"
+        return {}, [Problem("type", (SECTION,), section, told)]
+    return _read(KvPoolOptions, section, (SECTION,), strict=True)
+
+
+def _read(record: type[Any], values: Mapping[str, Any], above: tuple[str, ...], *, strict: bool) -> Read:
+    known = {name: (hint, field) for name, hint, field in all_options(record)}
+    chosen: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, value in values.items():
+        path = (*above, name)
+        if name in known:
+            hint, field = known[name]
+            chosen[name], wrong = checked(value, hint, field.metadata)
+            if wrong is not None:
+                kind, expected = wrong
+                problems.append(Problem(kind, path, value, f"{name} is {shown(value)}, expected {expected}"))
+        elif strict and not is_comment(name):
+            problems.append(_unknown(name, value, path, known))
+    problems += (
+        Problem("missing", (*above, name), None, f"{name} is missing")
+        for name, (_, field) in known.items()
+        if field.default is dataclasses.MISSING and name not in values
+    )
+    return chosen, problems
+
+
+def _unknown(name: str, value: Any, path: tuple[str, ...], known: Mapping[str, Any]) -> Problem:
+    close = closest(name, known)
+    hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
+    return Problem("unknown", path, value, f"unknown option {shown(name)}; {hint}", close)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:20]} is too large")
+    return number
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the pool file {path} (kvPoolConfig.configPath): {error}; "
+            "the service's user needs read permission and the file must be UTF-8"
+        ) from error
+    try:
+        content = parse(data)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"cannot read the pool file {path} (kvPoolConfig.configPath): {error}; save it as UTF-8"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the pool file {path} is not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"the pool file {path} holds {shown(content)}, expected one JSON object")
+    return content

@@ -1,0 +1,56 @@
+"""ARCHITECTURE.md and CONTRIBUTING.md name files that exist."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "mindie_kvpool_plugin"
+DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+# a file of another project, or one that a build makes
+NOT_HERE = {"config.json", ".pth", "kv_pool.json"}
+SUFFIXES = (".py", ".c", ".md", ".json", ".toml", ".jsonl")
+
+
+def tracked():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def code_spans(text):
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_files_named_in_a_document_exist(name):
+    """Anything in backticks that looks like a file or a folder: from the top, the package, or anywhere by its name."""
+    files = tracked()
+    missing = []
+    for span in code_spans((ROOT / name).read_text(encoding="utf-8")):
+        path = re.sub(r"<[A-Za-z]+>", "*", span).rstrip("/")
+        is_file = re.fullmatch(r"[\w.*/-]+", path) and path.endswith(SUFFIXES)
+        is_folder = span.endswith("/") and re.fullmatch(r"[\w.*/-]+", path)
+        if not (is_file or is_folder) or span in NOT_HERE:
+            continue
+        found = any(list(base.glob(path)) for base in (ROOT, PACKAGE))
+        end = f"/{path}/" if is_folder else f"/{path}"
+        if not found and not any(end in f"/{file}" if is_folder else f"/{file}".endswith(end) for file in files):
+            missing.append(span)
+    assert missing == []
+
+
+def test_modules_of_the_layer_table_exist():
+    """Each word of the table's last column is a file or folder of that layer."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|[^|]*\|([^|]*)\|$", text, re.MULTILINE)
+    assert len(rows) >= 7
+    missing = []
+    for layers, modules in rows:
+        folders = [PACKAGE / layer.strip("`") for layer in layers.split(", ")]
+        for module in code_spans(modules):
+            name = module.rstrip("/").removesuffix(".py")
+            if not any(list(base.glob(f"{name}.py")) or list(base.glob(name)) for base in (*folders, PACKAGE)):
+                missing.append(f"{layers}: {module}")
+    assert missing == []

@@ -1,0 +1,102 @@
+"""Texts: every code, every variant, in both languages, with the same placeholders."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import mindie_kvpool_plugin
+from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, language, message
+from mindie_kvpool_plugin.check.rules import all_codes
+
+PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
+ROOT = Path(__file__).parents[3]
+
+
+def texts(lang):
+    return json.loads((PACKAGE / "locale" / f"{lang}.json").read_text(encoding="utf-8"))
+
+
+def test_every_text_has_its_twin():
+    """Same keys, same placeholders, nothing empty."""
+    en, zh = texts("en"), texts("zh")
+    assert en.keys() == zh.keys()
+    for key in en:
+        assert en[key].strip(), key
+        assert zh[key].strip(), key
+        assert set(re.findall(r"{\w+}", en[key])) == set(re.findall(r"{\w+}", zh[key])), key
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_texts_are_sorted_and_named_once(lang):
+    """JSON takes the last of two namesakes without a word."""
+    lines = (PACKAGE / "locale" / f"{lang}.json").read_text(encoding="utf-8").splitlines()[1:-1]
+    keys = [line.split('"')[1] for line in lines]
+    assert keys == sorted(set(keys))
+
+
+@pytest.mark.parametrize("code", sorted(all_codes()))
+def test_every_code_is_explained(code):
+    """Title, reason, and a message and a hint for at least one variant."""
+    for lang in LANGUAGES:
+        assert has_text(f"{code}.title", lang)
+        assert has_text(f"{code}.why", lang)
+    assert any(re.fullmatch(rf"{code}(\.\w+)?\.message", key) for key in texts("en"))
+
+
+def test_every_variant_in_the_code_has_a_text():
+    """A variant is a literal where a finding is made."""
+    keys = texts("en")
+    for path in (PACKAGE / "check").rglob("*.py"):
+        for variant in re.findall(r'variant="(\w+)"', path.read_text(encoding="utf-8")):
+            assert any(key.endswith(f".{variant}.message") for key in keys), f"{path.name}: {variant}"
+
+
+def test_texts_speak_of_things_a_user_knows():
+    """MindIE-LLM by its name, a file by an example: our own words for them stay in the code."""
+    for lang in LANGUAGES:
+        inner = r"\b[Tt]he host\b|\bFILE\b|=FILE|主机|\bdesign \d"
+        assert [key for key, text in texts(lang).items() if re.search(inner, text)] == []
+
+
+def test_sources_can_be_found():
+    """A document of MindIE-LLM, or a section of this project's own."""
+    for code, kind in all_codes().items():
+        document, _, place = kind.source.partition(", ")
+        assert document.startswith(("MindIE-LLM", "mindie-kvpool-plugin")), code
+        assert place, code
+        if document == "mindie-kvpool-plugin":
+            file, _, heading = place.partition(": ")
+            assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (
+                code
+            )
+
+
+def test_every_message_has_a_hint():
+    """What to do is never left out."""
+    keys = texts("en")
+    assert [key for key in keys if key.endswith(".message") and key.replace(".message", ".hint") not in keys] == []
+
+
+def test_message_fills_placeholders_and_escapes_control_characters():
+    """A hostile value cannot move the cursor of a terminal."""
+    finding = codes.WRONG_TYPE.found(value="\x1b[2J", params={"key": "a\x1bb", "expected": "integer"})
+    assert "\x1b" not in message(finding, "en") + hint(finding, "en")
+    assert "integer" in hint(finding, "zh")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "env", "lang"),
+    [
+        ("en", {"LANG": "zh_CN.UTF-8"}, "en"),
+        ("zh", {}, "zh"),
+        ("auto", {"LANG": "zh_CN.UTF-8"}, "zh"),
+        ("auto", {"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
+        ("auto", {}, "en"),
+    ],
+)
+def test_language_follows_the_locale(wanted, env, lang):
+    """LC_ALL before LC_MESSAGES before LANG."""
+    assert language(wanted, env) == lang

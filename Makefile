@@ -21,15 +21,15 @@ lint: $(READY)
 
 # every fault in every mode on both pools, then a real mooncake_master and its clients broken: about ten minutes
 chaos: $(READY)
-	.venv/bin/python -m mindie_kvpool_plugin.simulator.fault_matrix
-	.venv/bin/python -m mindie_kvpool_plugin.simulator.chaos
+	.venv/bin/python -m chaos.fault_matrix
+	.venv/bin/python -m chaos.scenarios
 
 # 200,000 small requests: memory, threads, files and shared segments stay flat
 soak: $(READY)
-	.venv/bin/python -m mindie_kvpool_plugin.simulator.soak
+	.venv/bin/python -m chaos.soak
 
 # medians of interleaved runs beside their baselines: a few minutes (benchmarks/README.md)
-BENCHMARKS := keys addresses lookup reload_spill step replay
+BENCHMARKS := start keys addresses lookup reload_spill step replay
 
 bench: $(READY)
 	@for name in $(BENCHMARKS); do .venv/bin/python -m benchmarks.bench_$$name || exit 1; done

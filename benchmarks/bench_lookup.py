@@ -7,13 +7,14 @@ import time
 
 import numpy as np
 
-from benchmarks import measure, service
+from benchmarks import measure, parts, service
 from benchmarks.measure import Row
 from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
+from mindie_kvpool_plugin.pools.base import Answers
+from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from tests.conftest import Memory
 
 BLOCKS, RANKS, FIRST = 256, 8, 32
@@ -72,6 +73,7 @@ def rows() -> list[Row]:
             ask("alternating miss", alternating, unknown)
             timed("raw all ranks", store.batch_is_exist, stored.keys())
             timed("waiting", waiting.batch_exist, stored.keys())
+    taken["left alone"] = _left_alone()
     median = {name: statistics.median(values) for name, values in taken.items()}
     return [
         measure.at_most("256 blocks at tp 8, all hit, against 256 keys", median["hits"], median["raw"], 1.3),
@@ -85,7 +87,25 @@ def rows() -> list[Row]:
         measure.at_most("all hit, every other prompt a miss (two calls)", median["alternating hits"], median["raw"], 2),
         measure.at_most("all hit, against asking for all 2,048 keys", median["hits"], median["raw all ranks"], 1.3),
         measure.at_most("a waiting request asked again, against 256 keys", median["waiting"], median["raw"], 1),
+        measure.below("get, put and exists of a pool that is left alone", median["left alone"], 100e-6),
     ]
+
+
+def _left_alone() -> list[float]:
+    """Seconds of three calls that end at an open breaker."""
+    pool = GuardedPool(parts.NoMovePool(), "scripted", BreakerPolicy(failures=1, retry_s=3600.0), Counters())
+    pool.inner.get = lambda keys, buffers: Answers([False] * len(keys), "planted")
+    buffers, seconds = Memory(2).buffers, []
+    assert not any(pool.get(["a", "b"], buffers))
+    assert not pool.is_available
+    for _ in range(1000):
+        began = time.perf_counter()
+        pool.get(["a", "b"], buffers)
+        pool.put(["a", "b"], buffers)
+        pool.exists(["a", "b"])
+        seconds.append(time.perf_counter() - began)
+    pool.close()
+    return seconds
 
 
 if __name__ == "__main__":

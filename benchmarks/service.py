@@ -7,18 +7,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mindie_kvpool_plugin.pools.mooncake import MooncakePool, open_pool
-from tests.conftest import Master, mooncake_keys, write_pool_file
+from mindie_kvpool_plugin.pools.mooncake import MooncakePool
+from mindie_kvpool_plugin.pools.registry import open_pool
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
+from tests.conftest import mooncake_keys, write_pool_file
 
 
 @contextlib.contextmanager
 def mooncake(segment_bytes: int, clients: int = 1) -> Iterator[list[MooncakePool]]:
     """The first client owns the memory, the others have none and reach it through sockets."""
-    with Master("--default_kv_lease_ttl=5s") as master, tempfile.TemporaryDirectory() as folder:
+    with MooncakeMaster("--default_kv_lease_ttl=5s") as master, tempfile.TemporaryDirectory() as folder:
         opened = []
         for number in range(clients):
             keys = mooncake_keys(master, segment_bytes if number == 0 else 0)
-            opened.append(open_pool(write_pool_file(Path(folder), **keys), "worker"))
+            opened.append(open_pool("mooncake", write_pool_file(Path(folder), **keys), "worker"))
         try:
             yield opened
         finally:
@@ -28,8 +30,9 @@ def mooncake(segment_bytes: int, clients: int = 1) -> Iterator[list[MooncakePool
 
 def raw(pool: MooncakePool):
     """The binding's own client inside a pool, and its configuration for a put as we make it."""
-    connection = pool.client.lend(lambda connection: connection)
-    config = pool._new_replicate_config()
-    if pool._has_segment:
+    with pool.link.client.lent() as connection:
+        assert connection is not None
+    config = pool.link.new_config()
+    if pool.link.has_segment:
         config.preferred_segment = connection.name
     return connection.store, config

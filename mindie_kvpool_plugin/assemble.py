@@ -12,14 +12,13 @@ from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.memory import BlockMemory
+from mindie_kvpool_plugin.core.prefill import Prefill
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.reload import Lengths, Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
-from mindie_kvpool_plugin.pools.checked import CheckedPool
-from mindie_kvpool_plugin.pools.guarded import BreakerPolicy, GuardedPool
-from mindie_kvpool_plugin.pools.late import LatePool
+from mindie_kvpool_plugin.pools.guards.stack import guarded
 from mindie_kvpool_plugin.pools.registry import open_pool
 
 
@@ -28,14 +27,14 @@ class WorkerWalks:
     """One rank's walks and what they share.
 
     Attributes:
-        reload, spill: the walks.
+        prefill, spill: the walks.
         directory: what the rank's blocks contain.
         gate: what every copy from and to the device passes.
         pool: the opened backend.
         counters: the rank's counts.
     """
 
-    reload: Reload
+    prefill: Prefill
     spill: Spill
     directory: BlockDirectory
     gate: DeviceGate
@@ -65,11 +64,8 @@ def build_worker(
 
     Raises:
         PoolError: the pool refused the memory.
-        ConfigError: ``verify_payload`` lacks its package.
     """
     counters = counters or Counters()
-    if options.verify_payload:
-        pool = CheckedPool(pool, counters)
     pool.register(regions)
     rank = Rank(pool, memory, keys, BlockDirectory(memory.num_blocks), counters, device_idle)
     spill = Spill(
@@ -80,33 +76,19 @@ def build_worker(
         queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
-    return WorkerWalks(Reload(rank, agree), spill, rank.directory, rank.gate, pool, counters)
+    return WorkerWalks(Prefill(rank, spill, Reload(rank, agree)), spill, rank.directory, rank.gate, pool, counters)
 
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
-    """Open the pool for a worker, behind a breaker (see ``pools.registry.open_pool`` for its errors)."""
-    return _open_guarded(backend, pool_file, "worker", counters, lookup_budget_s=None)
+    """Open the pool for a worker, with its guards (see ``pools.guards.stack`` for its errors)."""
+    return _open_guarded(backend, pool_file, "worker", counters)
 
 
 def open_scheduler_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:
-    """Open the pool for the scheduler's lookups, behind a breaker and within the lookup budget."""
+    """Open the pool for the scheduler's lookups, with its guards and within the lookup budget."""
+    return _open_guarded(backend, pool_file, "scheduler", counters)
+
+
+def _open_guarded(backend: str, pool_file: PoolFile, role: Role, counters: Counters | None) -> PoolBackend:
     options = pool_file.options or KvPoolOptions()
-    return _open_guarded(backend, pool_file, "scheduler", counters, options.lookup_budget_s)
-
-
-def _open_guarded(
-    backend: str, pool_file: PoolFile, role: Role, counters: Counters | None, lookup_budget_s: float | None
-) -> PoolBackend:
-    options = pool_file.options or KvPoolOptions()
-
-    def open_now() -> PoolBackend:
-        return open_pool(backend, pool_file, role)
-
-    pool = LatePool(open_now, backend) if options.on_pool_unavailable == "run_without" else open_now()
-    policy = BreakerPolicy(
-        failures=options.breaker_failures,
-        slow_call_s=options.breaker_slow_call_s,
-        retry_s=options.breaker_retry_s,
-        lookup_budget_s=lookup_budget_s,
-    )
-    return GuardedPool(pool, backend, policy, counters or Counters())
+    return guarded(lambda: open_pool(backend, pool_file, role), backend, role, options, counters or Counters())

@@ -70,27 +70,73 @@ class HashedTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter, as keys know it.
+
+    Attributes:
+        root: 16 bytes that name its content; the digest chains of its sequences begin with them.
+        extra_hash: the number the host mixes into the hashes of its blocks, from its name.
+    """
+
+    root: bytes
+    extra_hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A sequence whose computation a batch begins.
+
+    Attributes:
+        row: its row in the step's batch.
+        sequence_id: the host's id.
+        num_tokens: of the prompt, as far as this batch computes it.
+        indexes: int64 [n], which blocks of the sequence lie on this rank, counted from its first token.
+        block_ids: int64 [n], where.
+        computed: leading blocks already on the device.
+    """
+
+    row: int
+    sequence_id: int
+    num_tokens: int
+    indexes: BlockIds
+    block_ids: BlockIds
+    computed: int
+
+    def written(self, reused: int, block_size: int) -> BlockIds:
+        """The blocks of this rank that are written when ``reused`` leading blocks are reused.
+
+        A hit that covers the whole prompt computes its last block again (prefix_cache_preprocess.py).
+        """
+        covers_all = reused > 0 and reused * block_size >= self.num_tokens
+        return self.block_ids[self.indexes >= reused - covers_all]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolHit:
     """A new prompt of which the scheduler found more blocks in the pool than on the device.
 
     Attributes:
         row: its row in the step's batch.
-        tokens: int64 [promised * block_size or more], the prompt from token 0.
-        block_ids: int64 [blocks], the sequence's device blocks.
+        tokens: int64 [promised * block_size or more], the prompt from token 0; none if it must not be loaded.
+        indexes: int64 [n], which of the blocks from ``computed`` up to ``promised`` lie on this rank.
+        block_ids: int64 [n], where.
         computed: leading blocks already on the device.
         promised: leading blocks on the device or in the pool (the host's ``remote_computed_blocks``).
         is_own: false for a prompt of another data-parallel rank in the same batch: that one loads it, and
-            only the agreement concerns us; tokens and block ids are empty then.
+            only the agreement concerns us; tokens and blocks are empty then.
         hashed: where to note the digests.
+        adapter: its LoRA adapter.
     """
 
     row: int
     tokens: Tokens
+    indexes: BlockIds
     block_ids: BlockIds
     computed: int
     promised: int
     is_own: bool = True
     hashed: HashedTokens | None = None
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +146,15 @@ class FreedSequence:
     Attributes:
         sequence_id: the host's id, unique for the life of the service.
         tokens: int64 [num_full_blocks * block_size], prompt and answer from token 0.
-        block_ids: int64 [num_full_blocks], its leading full blocks.
+        indexes: int64 [n], which of its full blocks lie on this rank.
+        block_ids: int64 [n], where.
         hashed: what was hashed of them when they were loaded.
+        adapter: its LoRA adapter.
     """
 
     sequence_id: int
     tokens: Tokens
+    indexes: BlockIds
     block_ids: BlockIds
     hashed: HashedTokens | None = None
+    adapter: Adapter | None = None

@@ -14,6 +14,7 @@ COMMANDS = {
     "explain": "mindie_kvpool_plugin.cli.explain",
     "schema": "mindie_kvpool_plugin.cli.schema",
     "status": "mindie_kvpool_plugin.cli.status",
+    "support": "mindie_kvpool_plugin.cli.support",
     "demo": "mindie_kvpool_plugin.cli.demo",
 }
 """Command name -> module holding a click command named ``command``."""

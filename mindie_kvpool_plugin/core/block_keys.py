@@ -19,19 +19,21 @@ from urllib.parse import quote
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import Digests, HashedTokens, Tokens
+from mindie_kvpool_plugin.blocks import Adapter, Digests, HashedTokens, Tokens
 from mindie_kvpool_plugin.native import native
 
 SALT = b"mindie-kvpool digest 1"
 DIGEST_BYTES = 16
+NO_ROOT = bytes(DIGEST_BYTES)
+"""Begins the chain of a sequence without adapter."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN_RATIO = 0x9E3779B97F4A7C15  # of the host: prefix_cache_plugin.py hash_combine, math_utils.h
 _NO_HASH = 0  # the host's mark for "no hash"; a seed that becomes it is replaced by 1
-_NO_ADAPTER = 0
+NO_ADAPTER = 0
 
 
-def host_hash_chain(tokens: Tokens, block_size: int, previous: int = _NO_HASH, extra: int = _NO_ADAPTER) -> list[int]:
+def host_hash_chain(tokens: Tokens, block_size: int, previous: int = _NO_HASH, extra: int = NO_ADAPTER) -> list[int]:
     """The host's hash of every full block, equal bit for bit to its C++ and Python ones.
 
     Args:
@@ -50,7 +52,7 @@ def host_hash_chain(tokens: Tokens, block_size: int, previous: int = _NO_HASH, e
 
 
 def host_hash_chain_twin(
-    tokens: Tokens, block_size: int, previous: int = _NO_HASH, extra: int = _NO_ADAPTER
+    tokens: Tokens, block_size: int, previous: int = _NO_HASH, extra: int = NO_ADAPTER
 ) -> list[int]:
     """``host_hash_chain`` without the C extension."""
     hashes = []
@@ -71,7 +73,7 @@ def _combine(seed: int, value: int) -> int:
     return seed or 1
 
 
-def digest_chain(tokens: Tokens, block_size: int, previous: bytes = bytes(DIGEST_BYTES)) -> Digests:
+def digest_chain(tokens: Tokens, block_size: int, previous: bytes = NO_ROOT) -> Digests:
     """The digest of every full block: the first 128 bits of SHA-256(salt, previous digest, tokens).
 
     Args:
@@ -85,18 +87,20 @@ def digest_chain(tokens: Tokens, block_size: int, previous: bytes = bytes(DIGEST
     return _digests(_text(tokens, block_size), block_size, previous)
 
 
-def digests_of(tokens: Tokens, block_size: int, hashed: HashedTokens | None) -> Digests:
+def digests_of(tokens: Tokens, block_size: int, hashed: HashedTokens | None, adapter: Adapter | None = None) -> Digests:
     """``digest_chain`` that takes over what is noted of the same tokens, and notes the rest.
 
     Notes are compared token by token, which is many times as fast as hashing: whatever the host did with
-    the sequence meanwhile, a digest names the tokens given here.
+    the sequence meanwhile, a digest names the tokens given here.  With an adapter the chain begins with its root;
+    a sequence keeps its adapter, and so do its notes.
     """
     text = _text(tokens, block_size)
+    root = adapter.root if adapter is not None else NO_ROOT
     if hashed is None:
-        return _digests(text, block_size)
+        return _digests(text, block_size, root)
     known = hashed.known
     if known is None or not known[0] or not text.startswith(known[0]):
-        digests = _digests(text, block_size)
+        digests = _digests(text, block_size, root)
     elif len(known[0]) == len(text):
         return known[1]
     else:
@@ -111,7 +115,7 @@ def _text(tokens: Tokens, block_size: int) -> bytes:
     return np.ascontiguousarray(tokens[: len(tokens) // block_size * block_size], dtype="<i8").tobytes()
 
 
-def _digests(text: bytes, block_size: int, previous: bytes = bytes(DIGEST_BYTES)) -> Digests:
+def _digests(text: bytes, block_size: int, previous: bytes = NO_ROOT) -> Digests:
     block_bytes = block_size * 8
     digest = previous
     chain = []

@@ -1,4 +1,4 @@
-"""The prefill walk: pool hits of new prompts -> device blocks.
+"""The way back from the pool: pool hits of new prompts -> device blocks.
 
 The scheduler promised blocks it believes to be in the pool.  What really arrives may be less; then
 the hit is shortened to its longest good prefix, to the same length on every rank, and the host
@@ -80,22 +80,23 @@ class Reload:
         size = self._rank.keys.block_size
         # a scheduler that promises more than the prompt's full blocks is believed as far as they go
         ends = [min(hit.promised, len(hit.tokens) // size) for hit in hits]
+        wanted = [hit.indexes < end for hit, end in zip(hits, ends, strict=True)]
         chains = [
-            block_keys.digests_of(hit.tokens[: end * size], size, hit.hashed)
+            block_keys.digests_of(hit.tokens[: end * size], size, hit.hashed, hit.adapter)
             for hit, end in zip(hits, ends, strict=True)
         ]
-        spans = [slice(hit.computed, max(hit.computed, end)) for hit, end in zip(hits, ends, strict=True)]
-        block_ids = np.concatenate([hit.block_ids[span] for hit, span in zip(hits, spans, strict=True)])
-        digests = np.concatenate([chain[span] for chain, span in zip(chains, spans, strict=True)])
+        indexes = [hit.indexes[mask] for hit, mask in zip(hits, wanted, strict=True)]
+        block_ids = np.concatenate([hit.block_ids[mask] for hit, mask in zip(hits, wanted, strict=True)])
+        digests = np.concatenate([chain[index] for chain, index in zip(chains, indexes, strict=True)])
         good = self._fill(block_ids, digests)
         if not self._rank.gate.is_open():
             return computed  # closed meanwhile: what the blocks hold is nobody's knowledge any more
         lengths = []
         at = 0
-        for hit, span in zip(hits, spans, strict=True):
-            own = good[at : at + span.stop - span.start]
+        for hit, end, index in zip(hits, ends, indexes, strict=True):
+            own = good[at : at + len(index)]
             at += len(own)
-            lengths.append(hit.computed + (len(own) if own.all() else int(own.argmin())))
+            lengths.append(max(hit.computed, end if own.all() else int(index[own.argmin()])))
         return np.array(lengths, dtype=np.int64)
 
     def _fill(self, block_ids: BlockIds, digests: Digests) -> Mask:

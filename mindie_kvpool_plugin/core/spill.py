@@ -223,8 +223,9 @@ class Spill:
         self._learn()
 
     def _store(self, job: SpillJob) -> None:
-        claim = job.claim
-        digests = block_keys.digests_of(job.sequence.tokens, self._rank.keys.block_size, job.sequence.hashed)
+        claim, sequence, size = job.claim, job.sequence, self._rank.keys.block_size
+        chain = block_keys.digests_of(sequence.tokens, size, sequence.hashed, sequence.adapter)
+        digests = chain[sequence.indexes]
         same = claim.known & (claim.digests == digests).all(axis=1)
         valid = claim.written | same
         stored = np.zeros(len(valid), dtype=np.bool_)
@@ -235,11 +236,7 @@ class Spill:
         job.finish(np.setdiff1d(job.rows, offered, assume_unique=True))
         if len(offered):
             hexes = block_keys.hex_digests(digests)
-            hashes = (
-                block_keys.host_hash_chain(job.sequence.tokens, self._rank.keys.block_size)
-                if self._replica.writes_alias
-                else []
-            )
+            hashes = self._host_hashes(sequence) if self._replica.writes_alias else []
             step = self._rank.memory.max_blocks_per_call
             for at in range(0, len(offered), step):
                 rows = job.start(offered[at : at + step])
@@ -247,6 +244,11 @@ class Spill:
                 job.finish(rows)
                 self._count(stored[rows], claim.written[rows])
         self._settled.append(_Settled(claim, digests, valid, stored))
+
+    def _host_hashes(self, sequence: FreedSequence) -> list[int]:
+        extra = sequence.adapter.extra_hash if sequence.adapter is not None else block_keys.NO_ADAPTER
+        chain = block_keys.host_hash_chain(sequence.tokens, self._rank.keys.block_size, extra=extra)
+        return [chain[index] for index in sequence.indexes.tolist()]
 
     def _put(self, job: SpillJob, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
         if not len(rows):

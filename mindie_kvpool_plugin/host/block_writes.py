@@ -56,3 +56,13 @@ def pulled(sources: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> Block
         sources: (node, its blocks, our blocks) per node.
     """
     return np.array([block for _, _, own in sources for block in own], dtype=np.int64)
+
+
+def all_arrived(result: tuple[Any, int]) -> bool:
+    """Whether ``pull_kv`` brought everything.
+
+    Args:
+        result: (the host's status, the node that failed); its status for success is 0.
+    """
+    status = result[0]
+    return bool(getattr(status, "value", status) == 0)

@@ -84,6 +84,8 @@ PLACES = (
         ("self", "input_metadata", "p_d_infos"),
         "blocks written by a pull from a prefill node",
     ),
+    Place(GENERATOR, "Generator.load_lora", ("self", "lora_name", "lora_path"), "an adapter gets other content"),
+    Place(GENERATOR, "Generator.unload_lora", ("self", "lora_name"), "an adapter goes"),
     Place(GENERATOR, "Generator.execute_recover_command", ("self", "command"), "a device is closed and repaired"),
     Place(MEMPOOL, "MemPool.create_pool", ("cls", "backend", "config_path", "role"), "the scheduler's lookups"),
 )
@@ -109,12 +111,17 @@ class HostReport:
         return self.directory is not None and not self.problems
 
 
+def host_version() -> str:
+    """The version of the host that would be imported, "unknown" or "none"."""
+    directory = _find()
+    return "none" if directory is None else _version(directory)
+
+
 def inspect_host() -> HostReport:
     """Find the host on ``sys.path`` and judge every place; imports nothing of it."""
-    spec = importlib.machinery.PathFinder.find_spec(HOST_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
+    directory = _find()
+    if directory is None:
         return HostReport(None, "none", ())
-    directory = Path(next(iter(spec.submodule_search_locations)))
     trees: dict[str, ast.Module | str] = {}
     problems = []
     for place in PLACES:
@@ -125,6 +132,13 @@ def inspect_host() -> HostReport:
         if problem:
             problems.append((place, problem))
     return HostReport(directory, _version(directory), tuple(problems))
+
+
+def _find() -> Path | None:
+    spec = importlib.machinery.PathFinder.find_spec(HOST_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _parse(directory: Path, module: str) -> ast.Module | str:

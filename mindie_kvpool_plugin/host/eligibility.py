@@ -2,7 +2,8 @@
 
 One rule for all who ask (the plugin, and the two hooks that make the host's own pooling stand aside):
 on means ``plugin_type`` names kv_pool and prefix_cache, ``kvPoolConfig`` has backend and configPath,
-and the pool file has a ``kv_pool`` section.  Otherwise the host runs as without this package.
+and the pool file has a ``kv_pool`` section.  Otherwise the host runs as without this package.  On a decode node the
+host forbids prefix_cache, and kv_pool does without: it only stores there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from mindie_kvpool_plugin.config.pool_file import SECTION, has_section
 
 PLUGIN_NAME = "kv_pool"
 PREFIX_CACHE = "prefix_cache"
+DECODE_ROLE = "decoder"
 
 
 def plugin_words(plugin_type: Any) -> list[str]:
@@ -31,12 +33,13 @@ def words_of_params(plugin_params: Any) -> list[str]:
     return plugin_words(params.get("plugin_type")) if isinstance(params, dict) else []
 
 
-def why_off(words: list[str], backend: str, config_path: str) -> str | None:
+def why_off(words: list[str], backend: str, config_path: str, role: str = "standard") -> str | None:
     """Why the pool is off, or None when it is on.
 
     Args:
         words: of ``plugin_type``.
         backend, config_path: of ``kvPoolConfig``.
+        role: the node's, as the host names it.
 
     Raises:
         Nothing: a pool file that cannot be read counts as one that asks for us, so that reading it
@@ -44,7 +47,7 @@ def why_off(words: list[str], backend: str, config_path: str) -> str | None:
     """
     if PLUGIN_NAME not in words:
         return f'plugin_type does not name "{PLUGIN_NAME}"'
-    if PREFIX_CACHE not in words:
+    if PREFIX_CACHE not in words and role != DECODE_ROLE:
         return (
             f'plugin_type names "{PLUGIN_NAME}" without "{PREFIX_CACHE}"; the scheduler then hashes no blocks. '
             f'Write "plugin_type":"{PREFIX_CACHE},{PLUGIN_NAME}"'

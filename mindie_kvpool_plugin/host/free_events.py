@@ -25,3 +25,8 @@ def subscribe(plugin: KvPoolPlugin) -> None:
 def subscriber(infer_context: Any) -> KvPoolPlugin | None:
     """The plugin that wants to know, if any."""
     return _plugins.get(id(infer_context))
+
+
+def anybody_serves() -> bool:
+    """Whether a plugin of this process has taken the pool over."""
+    return bool(_plugins)

@@ -8,16 +8,14 @@ different, which costs memory and never correctness.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.core.spill import Replica
-from mindie_kvpool_plugin.observability.log import logger
 
-KEY_SCHEMA_VERSION = 1
+KEY_SCHEMA_VERSION = 2
 """Raised whenever the meaning of stored bytes changes; old entries are then never found."""
 
 
@@ -41,38 +39,23 @@ class Shard:
         return f"{self.index}of{self.count}"
 
 
-def read_model_config(weight_directory: str | None) -> dict[str, Any]:
+def read_model_config(weight_directory: str) -> dict[str, Any]:
     """The weight directory's config.json, or nothing."""
     try:
-        content = json.loads(Path(weight_directory or "", "config.json").read_text(encoding="utf-8"))
+        content = json.loads(Path(weight_directory, "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def weights_digest(weight_directory: str | None) -> str:
-    """A name for the weights: SHA-256 over config.json and the shard index files, which list every tensor."""
-    directory = Path(weight_directory or "")
-    state = hashlib.sha256()
-    try:
-        names = sorted(
-            path
-            for path in directory.iterdir()
-            if path.name == "config.json" or path.name.endswith(("index.json", "_description.json"))
-        )
-        for path in names:
-            state.update(path.name.encode() + b"\0" + path.read_bytes())
-    except OSError:
-        names = []
-    if weight_directory and not names:
-        logger.warning(
-            "no config.json in the weight directory %s; blocks are told apart by model name and cache layout only",
-            weight_directory,
-        )
-    return state.hexdigest()
-
-
-def find_shard(model_config: dict[str, Any], tp_rank: int, tp_size: int, heads_per_rank: int, share: bool) -> Shard:
+def find_shard(
+    model_config: dict[str, Any],
+    tp_rank: int,
+    tp_size: int,
+    heads_per_rank: int,
+    share: bool,
+    is_dealt_out: bool = False,
+) -> Shard:
     """Which ranks hold the same bytes as this one.
 
     Args:
@@ -80,7 +63,10 @@ def find_shard(model_config: dict[str, Any], tp_rank: int, tp_size: int, heads_p
         tp_rank, tp_size: place in the attention's tensor-parallel group.
         heads_per_rank: KV heads in this rank's cache.
         share: false keeps every rank's blocks apart.
+        is_dealt_out: sequence parallelism: of the ranks that would hold the same bytes each has other blocks.
     """
+    if is_dealt_out:
+        return Shard(0, 1, Replica())
     count = tp_size
     if share and heads_per_rank == 1:
         total_heads = model_config.get("num_key_value_heads")
@@ -95,17 +81,32 @@ def find_shard(model_config: dict[str, Any], tp_rank: int, tp_size: int, heads_p
 
 def fingerprint_facts(
     model_name: str,
-    weight_directory: str | None,
+    weights: str,
+    backend_type: str,
+    host_version: str,
     block_size: int,
     segments: list[list[Any]],
     device_format: str,
     shard_count: int,
 ) -> dict[str, Any]:
-    """Everything besides tokens that changes a block's bytes, as JSON values."""
+    """Everything besides tokens that changes a block's bytes, as JSON values.
+
+    Args:
+        model_name: as served.
+        weights: their name (``host.weights``).
+        backend_type: "atb" or "torch": other operators, other bytes.
+        host_version: of MindIE-LLM, for the same reason.
+        block_size: tokens per block.
+        segments: shape and dtype of a block's segments.
+        device_format: ACL format number of the cache.
+        shard_count: parts a block is split into over the ranks.
+    """
     return {
         "schema": KEY_SCHEMA_VERSION,
         "model": model_name,
-        "weights": weights_digest(weight_directory),
+        "weights": weights,
+        "backend": backend_type,
+        "host": host_version,
         "block_size": block_size,
         "segments": segments,
         "format": device_format,

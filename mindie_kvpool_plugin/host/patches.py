@@ -17,9 +17,10 @@ import wrapt
 
 from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.config.pool_file import has_section, read_pool_file
-from mindie_kvpool_plugin.host import block_writes, compat, free_events
+from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
 from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
+from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.observability.log import logger
 
 if TYPE_CHECKING:
@@ -124,7 +125,10 @@ def let_native_pool_stand_aside(prefix_cache_plugin: types.ModuleType) -> None:
 
 
 def build_plain_graph(generator_backend: types.ModuleType) -> None:
-    """Beside kv_pool the model is built without the host's pool events, which nobody would pop."""
+    """Beside kv_pool the model is built without the host's pool events, which nobody would pop.
+
+    The same call says where the weights come from, which not every model wrapper keeps.
+    """
 
     def without_events(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         del instance
@@ -132,10 +136,15 @@ def build_plain_graph(generator_backend: types.ModuleType) -> None:
         kind = config.get("mempool_type")
         words = words_of_params(config.get("plugin_params"))
         if kind is not None and not why_off(
-            words, config.get("kv_pool_backend") or "", config.get("kv_pool_config_path") or ""
+            words,
+            config.get("kv_pool_backend") or "",
+            config.get("kv_pool_config_path") or "",
+            config.get("role") or "standard",
         ):
             config["mempool_type"] = type(kind)(0)  # MemPoolType.DISABLED
-        return wrapped(*args, **kwargs)
+        model_wrapper = wrapped(*args, **kwargs)
+        weights.remember(model_wrapper, config.get("model_id"))
+        return model_wrapper
 
     wrapt.wrap_function_wrapper(generator_backend, "get_model_wrapper", without_events)
 
@@ -185,7 +194,10 @@ def announce_written_blocks(generator: types.ModuleType) -> None:
         plugin = _plugin_of(instance)
         if plugin is not None:
             plugin.blocks_pulled(lambda: block_writes.pulled(_argument(args, kwargs, 1, "p_d_infos")))
-        return wrapped(*args, **kwargs)
+        result = wrapped(*args, **kwargs)
+        if plugin is not None and block_writes.all_arrived(result):
+            plugin.blocks_arrived(_argument(args, kwargs, 0, "input_metadata"))
+        return result
 
     def tell_recovery(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         plugin, command = _plugin_of(instance), _argument(args, kwargs, 0, "command")
@@ -202,6 +214,34 @@ def announce_written_blocks(generator: types.ModuleType) -> None:
     wrapt.wrap_function_wrapper(generator, "Generator.execute_recover_command", tell_recovery)
 
 
+def announce_adapters(generator: types.ModuleType) -> None:
+    """Tell the plugin when an adapter's name stands for other content."""
+
+    def tell_load(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin, name = _plugin_of(instance), _argument(args, kwargs, 0, "lora_name")
+        if plugin is not None:
+            plugin.adapter_changing(name)
+        result = wrapped(*args, **kwargs)
+        if plugin is not None:
+            plugin.adapter_loaded(name)
+        return result
+
+    def tell_unload(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        plugin = _plugin_of(instance)
+        if plugin is not None:
+            plugin.adapter_changing(_argument(args, kwargs, 0, "lora_name"))
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(generator, "Generator.load_lora", tell_load)
+    wrapt.wrap_function_wrapper(generator, "Generator.unload_lora", tell_unload)
+
+
+def follow_generator(generator: types.ModuleType) -> None:
+    """Everything the host's worker does beside its batches."""
+    announce_written_blocks(generator)
+    announce_adapters(generator)
+
+
 def _plugin_of(generator: Any) -> KvPoolPlugin | None:
     return free_events.subscriber(getattr(generator, "infer_context", None))
 
@@ -211,14 +251,20 @@ def _argument(args: Args, kwargs: Kwargs, index: int, name: str) -> Any:
 
 
 def answer_scheduler(mempool: types.ModuleType) -> None:
-    """A scheduler whose pool file has a ``kv_pool`` section gets our lookups; everybody else the host's pool."""
+    """A scheduler whose pool file has a ``kv_pool`` section gets our lookups; everybody else the host's pool.
+
+    Except for a worker in which kv_pool serves: one writer, so the host's own client stands aside there, too.
+    """
 
     def create_pool(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         del instance
         named = {**dict(zip(("backend", "config_path", "role"), args, strict=False)), **kwargs}
         path = named.get("config_path") or ""
-        if named.get("role", "scheduler") != "scheduler" or not path or not has_section(path, unreadable=False):
+        if not path or not has_section(path, unreadable=False):
             return wrapped(*args, **kwargs)
+        if named.get("role", "scheduler") != "scheduler":
+            # a decode node opens a client it never uses; beside kv_pool it would register the same memory again
+            return IdlePool() if free_events.anybody_serves() else wrapped(*args, **kwargs)
         from mindie_kvpool_plugin.host.scheduler_lookup import build_lookup  # noqa: PLC0415 - numpy, only if asked
 
         return build_lookup(named["backend"], read_pool_file(path))
@@ -232,7 +278,7 @@ HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.PREFIX_CACHE: let_native_pool_stand_aside,
     compat.GENERATOR_BACKEND: build_plain_graph,
     compat.CONTEXT_STORE: announce_freed_sequences,
-    compat.GENERATOR: announce_written_blocks,
+    compat.GENERATOR: follow_generator,
     compat.MEMPOOL: answer_scheduler,
 }
 """Host module -> what is done right after it was imported."""

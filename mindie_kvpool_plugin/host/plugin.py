@@ -17,15 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import BlockIds, PoolHit
+from mindie_kvpool_plugin.blocks import Adapter, BlockIds, PoolHit, Prompt
 from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
 from mindie_kvpool_plugin.host.free_events import subscribe
+from mindie_kvpool_plugin.host.step_view import NewPrompt
 from mindie_kvpool_plugin.host.worker import Worker, build_worker
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
 
-_ELSEWHERE = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))  # tokens and blocks of another rank's prompt
+_ELSEWHERE = (np.zeros(0, dtype=np.int64),) * 3  # tokens and blocks of another rank's prompt
 
 
 class KvPoolPlugin:
@@ -48,13 +49,13 @@ class KvPoolPlugin:
         self._worker: Worker | None = None
         self._log = RateLimited()
         self._lock = threading.RLock()
-        self._hits_are_settled = False  # the ranks agreed on this step's hits; from then on they stand
         # the warm-up instance sees the backend's name blanked and a throw-away cache of one block
         is_warm_up = kvcache_settings.num_npu_blocks == 1
         reason = why_off(
             plugin_words(kwargs.get("plugin_type")),
             generator_backend.kv_pool_backend,
             generator_backend.kv_pool_config_path,
+            str(kwargs.get("model_role", "standard")),
         )
         if reason is not None:
             level = logger.debug if is_warm_up else logger.warning
@@ -81,16 +82,15 @@ class KvPoolPlugin:
         del sampling_metadata
         worker = self._worker
         if worker is not None and not step_view.writes_nothing(input_metadata):
-            self._hits_are_settled = False
+            worker.walks.prefill.begin()
             try:
                 with self._lock:
+                    self._go_on(worker, input_metadata, cache_ids)
                     if input_metadata.is_prefill:
                         self._prefill(worker, model_inputs, input_metadata, cache_ids)
-                    else:
-                        self._decode(worker, input_metadata, cache_ids)
             except Exception:  # noqa: BLE001 - the engine must live
                 self._stumbled(worker, "preparing a batch")
-                if input_metadata.is_prefill and not self._hits_are_settled:
+                if input_metadata.is_prefill:
                     self._give_hits_up(worker, model_inputs, input_metadata)
             if "hit_mask" in kwargs:  # only given under asynchronous scheduling
                 worker.in_flight.launch(input_metadata)
@@ -142,7 +142,7 @@ class KvPoolPlugin:
         try:
             with self._lock:
                 for sequence_id in np.asarray(sequence_ids).tolist():
-                    found = worker.sequences.look(sequence_id)
+                    found = worker.look(sequence_id)
                     worker.sequences.leave(sequence_id)
                     if found is not None and is_computed():
                         worker.walks.spill.freed(*found)
@@ -162,6 +162,22 @@ class KvPoolPlugin:
             # asked before the lock is taken: the batch in flight may need the step thread to go on
             is_idle = self._worker.device_idle()
             self._give_blocks_up(self._worker, find_blocks, is_computed=lambda: is_idle)
+
+    def blocks_arrived(self, metadata: Any) -> None:
+        """On that thread: they are there, so their content is what these sequences' tokens say."""
+        worker = self._worker
+        if worker is None:
+            return
+        try:
+            with self._lock:
+                for row, name in step_view.pulled_rows(metadata, worker.dp_rank):
+                    adapter = worker.adapters.find(name) if name is not None else None
+                    if name is None or adapter is not None:
+                        sequence_id, table = int(metadata.all_sequence_ids[row]), metadata.batch_block_tables[row]
+                        worker.sequences.expect(sequence_id, adapter)
+                        worker.walks.directory.rewrite(sequence_id, table[table >= 0].astype(np.int64))
+        except Exception:  # noqa: BLE001 - the engine must live
+            self._stumbled(worker, "hearing of blocks that were pulled")
 
     def _give_blocks_up(
         self, worker: Worker, find_blocks: Callable[[], BlockIds], is_computed: Callable[[], bool]
@@ -190,6 +206,18 @@ class KvPoolPlugin:
         if self._worker is not None:
             self._worker.open_device()
 
+    # -- LoRA adapters come and go, on the host's command thread --------------------------------------------
+
+    def adapter_changing(self, name: str) -> None:
+        """The host is about to load or unload an adapter of this name."""
+        if self._worker is not None:
+            self._worker.adapters.forget(name)
+
+    def adapter_loaded(self, name: str) -> None:
+        """The host has loaded it."""
+        if self._worker is not None:
+            self._worker.adapters.learn(name)
+
     # -- for tests and the simulator ---------------------------------------------------------------------
 
     def check_integrity(self) -> None:
@@ -210,63 +238,69 @@ class KvPoolPlugin:
     # -- the walks' first steps ---------------------------------------------------------------------------
 
     def _prefill(self, worker: Worker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
-        spill, size = worker.walks.spill, worker.block_size
-        prompts = step_view.prefills(metadata, cache_ids, worker.dp_rank)
-        tables = metadata.batch_block_tables
-        blocks = [
-            worker.sequences.enter(
-                p.sequence_id,
-                p.handle,
-                tables,
-                p.row,
-                poolable=not p.has_adapter,
-                certain=len(p.tokens) if p.is_beam else None,
-            )
-            for p in prompts
-        ]
-        starts = [p.first_written_block(p.computed, size) for p in prompts]
-        for prompt, block_ids, start in zip(prompts, blocks, starts, strict=True):
-            spill.before_write(prompt.sequence_id, block_ids[start:])
+        new = step_view.new_prompts(metadata, cache_ids, worker.dp_rank)
+        adapters = {p.row: worker.adapters.find(p.adapter) for p in new if p.adapter is not None}
+        prompts = [self._enter(worker, p, metadata.batch_block_tables, adapters.get(p.row)) for p in new]
         rows, computed, promised = step_view.promises(metadata)
+        own = {p.row: (p, prompt) for p, prompt in zip(new, prompts, strict=True)}
+        hits = [
+            self._hit(worker, *own[row], adapters.get(row))
+            if row in own
+            else PoolHit(row, *_ELSEWHERE, int(computed[row]), int(promised[row]), is_own=False)
+            for row in rows.tolist()
+        ]
         lengths = computed.copy()
-        if len(rows):
-            own = {p.row: (p.tokens, block_ids) for p, block_ids in zip(prompts, blocks, strict=True)}
-            notes = {p.row: worker.sequences.hashed(p.sequence_id) for p in prompts if p.promised > p.computed}
-            hits = [
-                PoolHit(
-                    row,
-                    *own.get(row, _ELSEWHERE),
-                    computed=int(computed[row]),
-                    promised=int(promised[row]),
-                    is_own=row in own,
-                    hashed=notes.get(row),
-                )
-                for row in rows.tolist()
-            ]
-            lengths[rows] = worker.walks.reload.load(hits)
-        self._hits_are_settled = True
-        step_view.lower_hits(metadata, model_inputs, range(len(lengths)), lengths, size, worker.dp_rank)
-        for prompt, block_ids in zip(prompts, blocks, strict=True):
-            start = prompt.first_written_block(int(lengths[prompt.row]), size)
-            worker.walks.directory.rewrite(prompt.sequence_id, block_ids[start:])
+        lengths[rows] = worker.walks.prefill.run(prompts, hits)
+        step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
+
+    def _enter(self, worker: Worker, new: NewPrompt, table: Any, adapter: Adapter | None) -> Prompt:
+        can_be_named = new.adapter is None or adapter is not None
+        self.counters.unnamed_prompts += not can_be_named
+        indexes, block_ids = worker.sequences.enter(
+            new.sequence_id,
+            new.handle,
+            table,
+            new.row,
+            poolable=can_be_named,
+            certain=len(new.tokens) if new.is_beam else None,
+            adapter=adapter,
+        )
+        return Prompt(new.row, new.sequence_id, len(new.tokens), indexes, block_ids, new.computed)
+
+    def _hit(self, worker: Worker, new: NewPrompt, prompt: Prompt, adapter: Adapter | None) -> PoolHit:
+        promised = (prompt.indexes >= new.computed) & (prompt.indexes < new.promised)
+        can_be_named = new.adapter is None or adapter is not None
+        return PoolHit(
+            new.row,
+            new.tokens if can_be_named else new.tokens[:0],
+            prompt.indexes[promised],
+            prompt.block_ids[promised],
+            computed=new.computed,
+            promised=new.promised,
+            hashed=worker.sequences.hashed(new.sequence_id),
+            adapter=adapter,
+        )
 
     def _give_hits_up(self, worker: Worker, model_inputs: Any, metadata: Any) -> None:
         """Compute all of a batch, as the other ranks will: they wait to hear what this one has."""
-        rows, _, _ = step_view.promises(metadata)
-        if len(rows):
-            worker.walks.reload.give_up(len(rows))
-        step_view.drop_pool_hits(metadata, model_inputs, worker.block_size, worker.dp_rank)
+        rows, lengths, _ = step_view.promises(metadata)
+        agreed = worker.walks.prefill.give_up(len(rows))
+        if agreed is not None:
+            lengths[rows] = agreed
+        step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
-    def _decode(self, worker: Worker, metadata: Any, cache_ids: Any) -> None:
+    def _go_on(self, worker: Worker, metadata: Any, cache_ids: Any) -> None:
+        """Sequences that go on: guard the blocks they write next, note the ones they were given."""
         spill, directory = worker.walks.spill, worker.walks.directory
-        rows = step_view.decode_rows(metadata, worker.dp_rank)
+        rows = step_view.going_rows(metadata, worker.dp_rank)
         if not len(rows):
             return
         sequence_ids = metadata.all_sequence_ids[rows]
         current, new = worker.sequences.advance(sequence_ids, cache_ids[rows], metadata.batch_block_tables[rows])
         spill.wait(current)
         if worker.is_async:
-            directory.extend(sequence_ids, current)
+            writes = step_view.appending(metadata, rows, worker.share)
+            directory.extend(sequence_ids[writes], current[writes])
         for sequence_id, block_ids in new:
             spill.hand_over(block_ids, sequence_id)
             spill.wait(block_ids)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence, HashedTokens, Tokens
+from mindie_kvpool_plugin.blocks import Adapter, BlockIds, FreedSequence, HashedTokens, Tokens
+from mindie_kvpool_plugin.host.block_share import BlockShare
 
 Handles = npt.NDArray[np.int32]
 SequenceIds = npt.NDArray[np.int64]
@@ -38,18 +39,25 @@ class SequenceTable:
         infer_context: the host's context store (``get_seq_lens``, ``get_all_input_ids``).
         block_size: tokens per block.
         settles_late: the tokens a step answers have their KV in place one step later (``la``).
+        share: which of a sequence's blocks lie on this rank.
     """
 
-    def __init__(self, infer_context: Any, block_size: int, settles_late: bool = False) -> None:
+    def __init__(
+        self, infer_context: Any, block_size: int, settles_late: bool = False, share: BlockShare | None = None
+    ) -> None:
         self._context = infer_context
         self._block_size = block_size
         self._settles_late = settles_late
+        self._share = share or BlockShare()
         self._handle_of: dict[int, int] = {}
         self._hashed: dict[int, HashedTokens] = {}
+        self._adapters: dict[int, Adapter] = {}
+        self._expected: dict[int, Adapter | None] = {}
         self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
         self._certain = np.zeros(0, dtype=np.int64)
+        self._prompt_blocks = np.zeros(0, dtype=np.int64)
         self._given = np.zeros((0, 1), dtype=np.int32)
         self._latest: npt.NDArray[np.object_] = np.full(0, None, dtype=object)
         self._latest_row = np.zeros(0, dtype=np.int64)
@@ -65,7 +73,8 @@ class SequenceTable:
         row: int,
         poolable: bool,
         certain: int | None = None,
-    ) -> BlockIds:
+        adapter: Adapter | None = None,
+    ) -> tuple[BlockIds, BlockIds]:
         """A sequence starts (or restarts) with this row of a prefill batch's block table.
 
         Args:
@@ -75,27 +84,35 @@ class SequenceTable:
             row: the sequence's row.
             poolable: its blocks may go to the pool.
             certain: leading tokens that stay as they are, whatever becomes of the rest; None: all.
+            adapter: its LoRA adapter.
 
         Returns:
-            int64 [blocks], its device blocks.
+            int64 [blocks], which of its blocks lie on this rank, and int64 [blocks], where.
         """
         self._grow(handle + 1, table.shape[1])
         stale = int(self._sequence_ids[handle])
         if stale not in (NO_SEQUENCE, sequence_id):
             # the host reused the handle without a free event, as after a recovery
-            self._handle_of.pop(stale, None)
-            self._hashed.pop(stale, None)
+            self._forget(stale)
         blocks = table[row][table[row] >= 0]
         self._handle_of[sequence_id] = handle
         self._sequence_ids[handle] = sequence_id
         self._num_blocks[handle] = len(blocks)
         self._poolable[handle] = poolable
         self._certain[handle] = NO_LIMIT if certain is None else certain
+        self._prompt_blocks[handle] = num_blocks = self._blocks_of_prompt(handle, len(blocks))
+        if adapter is not None:
+            self._adapters[sequence_id] = adapter
         self._given[handle, : len(blocks)] = blocks
         self._latest[handle] = table
         self._latest_row[handle] = row
-        given: BlockIds = blocks.astype(np.int64)
-        return given
+        return self._share.indexes(num_blocks, num_blocks)[: len(blocks)], blocks.astype(np.int64)
+
+    def _blocks_of_prompt(self, handle: int, own: int) -> int:
+        """Blocks of a prompt on all ranks; the host pads prompts under context parallelism, but not its lengths."""
+        if self._share.size == 1:
+            return own
+        return -(-int(self._context.get_seq_lens(handle)) // self._block_size)
 
     def advance(
         self, sequence_ids: SequenceIds, handles: Handles, table: npt.NDArray[np.int32]
@@ -114,8 +131,10 @@ class SequenceTable:
         self._grow(int(handles.max()) + 1, table.shape[1])
         strangers = self._sequence_ids[handles] != sequence_ids
         for row in np.nonzero(strangers)[0].tolist():
-            # never prefilled here, e.g. a beam: guard its blocks, keep them out of the pool
-            self.enter(int(sequence_ids[row]), int(handles[row]), table, row, poolable=False)
+            # never prefilled here: pulled from a prefill node, or e.g. a beam, which stays out of the pool
+            sequence_id = int(sequence_ids[row])
+            is_pulled, adapter = sequence_id in self._expected, self._expected.pop(sequence_id, None)
+            self.enter(sequence_id, int(handles[row]), table, row, poolable=is_pulled, adapter=adapter)
         rows = np.arange(len(handles))
         if self._settles_late:
             self._certain[handles] = self._context.get_seq_lens(handles)
@@ -136,6 +155,10 @@ class SequenceTable:
         self._latest_row[handles] = rows
         return current, new
 
+    def expect(self, sequence_id: int, adapter: Adapter | None) -> None:
+        """A sequence whose prompt another node has computed will decode here: its tokens name its blocks."""
+        self._expected[sequence_id] = adapter
+
     def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
         """What the sequence would leave behind now, and which blocks are still those it was given.
 
@@ -147,14 +170,16 @@ class SequenceTable:
             return None
         length = int(self._context.get_seq_lens(handle))
         table = self._latest[handle][self._latest_row[handle]]
-        length = min(max(length - 1, 0), int(self._certain[handle]))
-        num_full = min(length // self._block_size, int(self._num_blocks[handle]), len(table))
-        if num_full == 0:
+        num_full = min(max(length - 1, 0), int(self._certain[handle])) // self._block_size
+        indexes = self._share.indexes(int(self._prompt_blocks[handle]), num_full)
+        indexes = indexes[: min(int(self._num_blocks[handle]), len(table))]
+        if not len(indexes):
             return None
-        tokens = _copied(self._context.get_all_input_ids(handle), num_full * self._block_size)
-        block_ids = table[:num_full].astype(np.int64)
-        given: Mask = self._given[handle, :num_full] == table[:num_full]
-        return FreedSequence(sequence_id, tokens, block_ids, self._hashed.get(sequence_id)), given
+        tokens = _copied(self._context.get_all_input_ids(handle), (int(indexes[-1]) + 1) * self._block_size)
+        block_ids = table[: len(indexes)].astype(np.int64)
+        given: Mask = self._given[handle, : len(indexes)] == table[: len(indexes)]
+        hashed, adapter = self._hashed.get(sequence_id), self._adapters.get(sequence_id)
+        return FreedSequence(sequence_id, tokens, indexes, block_ids, hashed, adapter), given
 
     def hashed(self, sequence_id: int) -> HashedTokens:
         """Where to note the digests of a sequence's tokens; forgotten with the sequence."""
@@ -162,11 +187,16 @@ class SequenceTable:
 
     def leave(self, sequence_id: int) -> None:
         """The host forgets the sequence."""
-        handle = self._handle_of.pop(sequence_id, None)
-        self._hashed.pop(sequence_id, None)
+        handle = self._forget(sequence_id)
         if handle is not None:
             self._sequence_ids[handle] = NO_SEQUENCE
             self._latest[handle] = None
+
+    def _forget(self, sequence_id: int) -> int | None:
+        self._hashed.pop(sequence_id, None)
+        self._adapters.pop(sequence_id, None)
+        self._expected.pop(sequence_id, None)
+        return self._handle_of.pop(sequence_id, None)
 
     def sequences(self) -> Sequence[int]:
         """Ids of the sequences it knows."""
@@ -184,6 +214,7 @@ class SequenceTable:
         self._num_blocks = np.pad(self._num_blocks, (0, more))
         self._poolable = np.pad(self._poolable, (0, more))
         self._certain = np.pad(self._certain, (0, more))
+        self._prompt_blocks = np.pad(self._prompt_blocks, (0, more))
         self._latest = np.concatenate([self._latest, np.full(more, None, dtype=object)])
         self._latest_row = np.pad(self._latest_row, (0, more))
 

@@ -6,7 +6,6 @@ them stays consistent (``prefix_cache`` trims the inputs right after us).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import Tokens
+from mindie_kvpool_plugin.host.block_share import BlockShare
 
 SIMULATE_SEQUENCE_ID = 9223372036854774
 """The host's health-check sequence (input_metadata.py): it writes no cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prefill:
-    """One new prompt of a prefill batch.
+class NewPrompt:
+    """A row of a batch that begins a prompt, or its first chunk (SplitFuse).
 
     Attributes:
         row: its row in the batch.
         sequence_id, handle: the host's names for it.
-        tokens: int64 [prompt], a view.
+        tokens: int64 [prompt or chunk], a view.
         computed: leading blocks on the device.
         promised: leading blocks on the device or in the pool.
-        has_adapter: its KV also depends on a LoRA adapter.
+        adapter: name of its LoRA adapter, or None.
         is_beam: it will be searched in beams, which take over each other's history.
     """
 
@@ -39,15 +39,8 @@ class Prefill:
     tokens: Tokens
     computed: int
     promised: int
-    has_adapter: bool
+    adapter: str | None
     is_beam: bool
-
-    def first_written_block(self, reused: int, block_size: int) -> int:
-        """Index of the first block the host writes when it reuses ``reused`` leading blocks.
-
-        A hit that covers the whole prompt computes its last block again (prefix_cache_preprocess.py).
-        """
-        return reused - 1 if reused and reused * block_size >= len(self.tokens) else reused
 
 
 def writes_nothing(metadata: Any) -> bool:
@@ -55,8 +48,8 @@ def writes_nothing(metadata: Any) -> bool:
     return bool(metadata.is_dummy_batch)
 
 
-def prefills(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -> list[Prefill]:
-    """The prompts of this data-parallel rank in a prefill batch.
+def new_prompts(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -> list[NewPrompt]:
+    """The prompts of this data-parallel rank that a batch begins.
 
     Args:
         metadata: the host's InputMetadata.
@@ -66,62 +59,92 @@ def prefills(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -> l
     lengths = np.asarray(metadata.batch_seq_len, dtype=np.int64)
     ends = np.cumsum(lengths)
     tokens = np.asarray(metadata.input_ids, dtype=np.int64)
-    computed = _counts(metadata.computed_blocks, len(lengths))
-    promised = np.maximum(computed, _counts(metadata.remote_computed_blocks, len(lengths)))
+    computed, promised = _computed_and_promised(metadata)
     adapters = metadata.adapter_ids or [None] * len(lengths)
-    dp_ranks = metadata.batch_dp_rank_ids
     beams = metadata.batch_use_beam_search
-    found = []
-    for row, length in enumerate(lengths.tolist()):
-        sequence_id = int(metadata.all_sequence_ids[row])
-        if sequence_id == SIMULATE_SEQUENCE_ID or (dp_ranks is not None and dp_ranks[row] != dp_rank):
-            continue
-        found.append(
-            Prefill(
-                row=row,
-                sequence_id=sequence_id,
-                handle=int(cache_ids[row]),
-                tokens=tokens[ends[row] - length : ends[row]],
-                computed=int(computed[row]),
-                promised=int(promised[row]),
-                has_adapter=bool(adapters[row]),
-                is_beam=beams is not None and bool(beams[row]),
-            )
+    begins = _begins(metadata, len(lengths)) & _is_own(metadata, dp_rank)
+    return [
+        NewPrompt(
+            row=row,
+            sequence_id=int(metadata.all_sequence_ids[row]),
+            handle=int(cache_ids[row]),
+            tokens=tokens[ends[row] - lengths[row] : ends[row]],
+            computed=int(computed[row]),
+            promised=int(promised[row]),
+            adapter=adapters[row] or None,
+            is_beam=beams is not None and bool(beams[row]),
         )
-    return found
+        for row in np.flatnonzero(begins).tolist()
+    ]
 
 
-def decode_rows(metadata: Any, dp_rank: int) -> npt.NDArray[np.int64]:
-    """Rows of a decode batch that write this data-parallel rank's cache; a request may have several (n, beams)."""
-    real = metadata.all_sequence_ids != SIMULATE_SEQUENCE_ID
+def going_rows(metadata: Any, dp_rank: int) -> npt.NDArray[np.int64]:
+    """Rows of this data-parallel rank that go on: decodes, and later chunks of a prompt (SplitFuse)."""
+    going = _is_own(metadata, dp_rank)
+    if metadata.is_prefill:
+        going = going & ~_begins(metadata, len(going))
+    return np.flatnonzero(going)
+
+
+def _is_own(metadata: Any, dp_rank: int) -> npt.NDArray[np.bool_]:
+    """Which rows write this data-parallel rank's cache; a request may have several (n, beams)."""
+    own: npt.NDArray[np.bool_] = np.asarray(metadata.all_sequence_ids) != SIMULATE_SEQUENCE_ID
     dp_ranks = metadata.batch_dp_rank_ids
     if dp_ranks is not None:
-        if len(dp_ranks) != len(real):
+        if len(dp_ranks) != len(own):
             dp_ranks = np.repeat(dp_ranks, [len(ids) for ids in metadata.batch_sequence_ids])
-        real = real & (np.asarray(dp_ranks) == dp_rank)
-    return np.nonzero(real)[0]
+        own = own & (np.asarray(dp_ranks) == dp_rank)
+    return own
+
+
+def _begins(metadata: Any, count: int) -> npt.NDArray[np.bool_]:
+    """Which rows of a prefill begin a prompt: all, unless prompts come in chunks and decodes between them."""
+    if metadata.batch_is_prefill is None:
+        return np.ones(count, dtype=np.bool_)
+    begins: npt.NDArray[np.bool_] = np.asarray(metadata.batch_is_prefill) & (
+        np.asarray(metadata.split_start_position) == 0
+    )
+    return begins
+
+
+def pulled_rows(metadata: Any, dp_rank: int) -> list[tuple[int, str | None]]:
+    """Rows of sequences whose blocks another node has computed, with the name of their LoRA adapter."""
+    rows = np.flatnonzero(_is_own(metadata, dp_rank)).tolist()
+    adapters = metadata.adapter_ids or [None] * len(metadata.all_sequence_ids)
+    return [(row, adapters[row] or None) for row in rows]
+
+
+def appending(metadata: Any, rows: npt.NDArray[np.int64], share: BlockShare) -> npt.NDArray[np.bool_]:
+    """Which of these decoding rows write into a block of this rank."""
+    if share.size == 1:
+        return np.ones(len(rows), dtype=np.bool_)
+    writes: npt.NDArray[np.bool_] = np.asarray(metadata.sp_rank_id)[rows] == share.rank
+    return writes
 
 
 def promises(metadata: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The whole batch's pool hits, of all data-parallel ranks: equal on every rank that runs it.
 
     Returns:
-        Rows with a pool hit that may be loaded; computed and promised blocks of all rows.
+        Rows with a pool hit that may be loaded; computed and promised blocks of all rows, over all ranks they lie on.
     """
-    computed = _counts(metadata.computed_blocks, len(metadata.batch_seq_len))
-    promised = np.maximum(computed, _counts(metadata.remote_computed_blocks, len(computed)))
-    has_adapter = np.array([bool(adapter) for adapter in metadata.adapter_ids or [None] * len(computed)])
+    computed, promised = _computed_and_promised(metadata)
     is_real = np.asarray(metadata.all_sequence_ids) != SIMULATE_SEQUENCE_ID
-    return np.nonzero((promised > computed) & ~has_adapter & is_real)[0], computed, promised
+    return np.nonzero((promised > computed) & is_real & _begins(metadata, len(computed)))[0], computed, promised
+
+
+def _computed_and_promised(metadata: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    computed = _counts(metadata.computed_blocks, len(metadata.batch_seq_len))
+    return computed, np.maximum(computed, _counts(metadata.remote_computed_blocks, len(computed)))
 
 
 def lower_hits(
     metadata: Any,
     model_inputs: Any,
-    rows: Sequence[int],
     lengths: npt.NDArray[np.int64],
     block_size: int,
     dp_rank: int,
+    share: BlockShare,
 ) -> None:
     """Tell the host how many leading blocks of some prompts may really be reused.
 
@@ -133,32 +156,25 @@ def lower_hits(
     Args:
         metadata: the host's InputMetadata; its arrays are replaced, not changed in place.
         model_inputs: the host's ModelInput, which carries ``seq_lens`` too.
-        rows: rows to lower.
-        lengths: int64 [rows], leading blocks, at least the computed ones.
+        lengths: int64 [batch], leading blocks of every row, at least the computed ones.
         block_size: tokens per block.
         dp_rank: of this worker.
+        share: how blocks are dealt out to ranks; the host counts them per rank if to several.
     """
-    before = metadata.remote_computed_blocks
-    if before is None:
+    if metadata.remote_computed_blocks is None:
         return
-    lowered = np.array(before, dtype=np.int64)
-    lowered[list(rows)] = lengths
-    if (lowered == before).all():
-        return
-    if not lowered.any() and (metadata.computed_blocks is None or not np.any(metadata.computed_blocks)):
+    before = _counts(metadata.remote_computed_blocks, len(lengths))
+    if not lengths.any() and (metadata.computed_blocks is None or not np.any(metadata.computed_blocks)):
         metadata.remote_computed_blocks = None
         metadata.computed_blocks = None
-    else:
-        metadata.remote_computed_blocks = lowered
-    if metadata.seq_lens:
-        _give_back(metadata, np.asarray(before) - lowered, block_size, dp_rank)
+    elif (lengths != before).any():
+        metadata.remote_computed_blocks = lengths.copy() if share.size == 1 else share.counts(lengths)
+    if metadata.batch_is_prefill is not None:
+        # with SplitFuse the host counts a row's tokens from one array here and from the other there
+        metadata.computed_blocks = metadata.remote_computed_blocks
+    if metadata.seq_lens and (lengths != before).any():
+        _give_back(metadata, before - lengths, block_size, dp_rank)
         model_inputs.seq_lens = metadata.seq_lens
-
-
-def drop_pool_hits(metadata: Any, model_inputs: Any, block_size: int, dp_rank: int) -> None:
-    """Leave a batch only what is on the device; for when nothing else is certain."""
-    computed = _counts(metadata.computed_blocks, len(metadata.batch_seq_len))
-    lower_hits(metadata, model_inputs, range(len(computed)), computed, block_size, dp_rank)
 
 
 def _give_back(metadata: Any, num_blocks: npt.NDArray[np.int64], block_size: int, dp_rank: int) -> None:
@@ -181,4 +197,8 @@ def _give_back(metadata: Any, num_blocks: npt.NDArray[np.int64], block_size: int
 
 
 def _counts(blocks: Any, rows: int) -> npt.NDArray[np.int64]:
-    return np.zeros(rows, dtype=np.int64) if blocks is None else np.asarray(blocks, dtype=np.int64)
+    """Blocks per row; the host counts them per rank where a sequence's blocks lie on several."""
+    if blocks is None:
+        return np.zeros(rows, dtype=np.int64)
+    counts: npt.NDArray[np.int64] = np.asarray(blocks, dtype=np.int64)
+    return counts if counts.ndim == 1 else counts.sum(axis=1)

@@ -10,17 +10,21 @@ import atexit
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindie_kvpool_plugin import assemble
+from mindie_kvpool_plugin.blocks import FreedSequence
 from mindie_kvpool_plugin.config.models import KvPoolOptions
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
+from mindie_kvpool_plugin.core.block_directory import Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
-from mindie_kvpool_plugin.errors import ConfigError, HostCompatError
-from mindie_kvpool_plugin.host import model_facts
+from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
+from mindie_kvpool_plugin.host.adapters import Adapters
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone
+from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
-from mindie_kvpool_plugin.host.eligibility import plugin_words
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
@@ -37,6 +41,8 @@ class Worker:
     Attributes:
         walks: reload and spill.
         sequences: the running sequences' blocks.
+        adapters: LoRA adapters by name.
+        share: which of a sequence's blocks lie on this rank.
         in_flight: which batch is on the device.
         device_idle: waits, within a bound, until earlier batches have left the device.
         agreement: with the other ranks.
@@ -48,6 +54,8 @@ class Worker:
 
     walks: assemble.WorkerWalks
     sequences: SequenceTable
+    adapters: Adapters
+    share: BlockShare
     in_flight: InFlight
     device_idle: Callable[[], bool]
     agreement: Agreement | Alone
@@ -55,6 +63,10 @@ class Worker:
     block_size: int
     dp_rank: int
     is_async: bool
+
+    def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
+        """What a sequence would leave behind now, if that may be stored (``SequenceTable.look``)."""
+        return _look(self.sequences, self.adapters, sequence_id)
 
     def record_event(self) -> Any | None:
         """An event behind everything launched so far on this thread's stream."""
@@ -97,13 +109,13 @@ def build_worker(
         HostCompatError: the deployment cannot be pooled, or the ranks did not meet.
     """
     mapping = generator_backend.model_wrapper.mapping
-    _refuse_what_cannot_be_pooled(generator_backend, infer_context, plugin_words(plugin_config.get("plugin_type")))
-    _refuse_separate_schedulers(generator_backend, str(plugin_config.get("model_role", "standard")))
+    active = modes.active_modes(generator_backend, infer_context, plugin_config)
+    modes.refuse_unsupported(active)
     pool_file = read_pool_file(generator_backend.kv_pool_config_path)
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
     layout = CacheLayout(generator_backend.cache_pool.npu_cache)
-    shard = _shard(generator_backend, kvcache_settings, options)
+    shard = _shard(generator_backend, kvcache_settings, infer_context, options)
     counters = Counters()
     pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
     try:
@@ -114,8 +126,9 @@ def build_worker(
                 'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
             )
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
-        words = plugin_words(plugin_config.get("plugin_type"))
-        sequences = SequenceTable(infer_context, block_size, settles_late="la" in words)
+        share = _block_share(infer_context.spcp_parallel_info)
+        adapters = Adapters(generator_backend.model_wrapper)
+        sequences = SequenceTable(infer_context, block_size, settles_late="la" in active, share=share)
         in_flight = InFlight()
 
         def device_idle() -> bool:
@@ -128,7 +141,7 @@ def build_worker(
             memory.regions,
             _keys(generator_backend, layout, shard, options, block_size),
             shard.replica,
-            running=sequences.look,
+            running=partial(_look, sequences, adapters),
             device_idle=device_idle,
             agree=agreement.minimum,
             async_write=bool(generator_backend.kv_pool_async_write),
@@ -140,6 +153,8 @@ def build_worker(
     worker = Worker(
         walks=walks,
         sequences=sequences,
+        adapters=adapters,
+        share=share,
         in_flight=in_flight,
         device_idle=device_idle,
         agreement=agreement,
@@ -162,52 +177,35 @@ def build_worker(
     return worker
 
 
-def _refuse_what_cannot_be_pooled(backend: Any, infer_context: Any, words: list[str]) -> None:
-    parallel = infer_context.spcp_parallel_info
-    if parallel.scp_size > 1:
-        raise HostCompatError(
-            f"kv_pool does not support context or sequence parallelism (cp {parallel.cp_size}, sp {parallel.sp_size}); "
-            "set cp and sp to 1 or remove kv_pool from plugin_type"
-        )
-    if "splitfuse" in words:
-        raise HostCompatError("kv_pool does not work with splitfuse; remove one of them from plugin_type")
-    if getattr(backend.model_wrapper, "is_multimodal", False):
-        raise HostCompatError(
-            "kv_pool does not support multimodal models: a block's tokens do not name its images; "
-            "remove kv_pool from plugin_type"
-        )
+def _look(sequences: SequenceTable, adapters: Adapters, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
+    found = sequences.look(sequence_id)
+    if found is None or found[0].adapter is None or adapters.is_current(found[0].adapter):
+        return found
+    return None  # its adapter was loaded anew meanwhile: what it computed is a mixture
 
 
-def _refuse_separate_schedulers(backend: Any, role: str) -> None:
-    """A prefill node with a scheduler per data-parallel rank tells every rank the others' lengths.
-
-    Those lengths have the pool hits subtracted, and a rank that lowers a hit has no way to tell ranks
-    that run another batch; they would pad for tokens that are not there.
-    """
-    num_dp = int(backend.model_wrapper.mapping.attn_dp.group_size)
-    if num_dp > 1 and getattr(backend, "distributed_enable", False) and role.lower() != "standard":
-        raise HostCompatError(
-            f"kv_pool does not support a {role} node with dp {num_dp} and a scheduler per data-parallel rank "
-            "(distributed_enable): a lost block could not be recomputed alike on all ranks; set dp to 1, run without "
-            "distributed_enable, or remove kv_pool from plugin_type"
-        )
+def _block_share(parallel: Any) -> BlockShare:
+    return BlockShare(int(parallel.scp_rank), int(parallel.scp_size))
 
 
-def _shard(backend: Any, kvcache_settings: Any, options: KvPoolOptions) -> Shard:
+def _shard(backend: Any, kvcache_settings: Any, infer_context: Any, options: KvPoolOptions) -> Shard:
     group = backend.model_wrapper.mapping.attn_tp
     return model_facts.find_shard(
-        model_facts.read_model_config(_weight_directory(backend)),
+        model_facts.read_model_config(weights.directory_of(backend.model_wrapper)),
         tp_rank=int(group.rank),
         tp_size=int(group.group_size),
         heads_per_rank=int(kvcache_settings.num_heads),
         share=options.shards == "auto",
+        is_dealt_out=bool(infer_context.spcp_parallel_info.sp_size > 1),
     )
 
 
 def _keys(backend: Any, layout: CacheLayout, shard: Shard, options: KvPoolOptions, block_size: int) -> BlockKeys:
     facts = model_facts.fingerprint_facts(
         backend.model_name,
-        _weight_directory(backend),
+        weights.name_of(weights.directory_of(backend.model_wrapper)),
+        str(getattr(backend.backend_type, "value", backend.backend_type)),
+        compat.host_version(),
         block_size,
         layout.describe(),
         device_format=str(getattr(backend.cache_pool, "acl_format", 2)),
@@ -243,12 +241,11 @@ def _who_runs_a_batch_together(mapping: Any, is_distributed: bool) -> tuple[int,
     tp, dp = mapping.attn_tp, mapping.attn_dp
     if is_distributed:
         return int(tp.rank), int(tp.group_size), f"dp {dp.rank}, {tp.group_size} ranks"
-    size = int(tp.group_size) * int(dp.group_size)
-    return int(dp.rank) * int(tp.group_size) + int(tp.rank), size, f"all {size} ranks"
-
-
-def _weight_directory(backend: Any) -> str | None:
-    return getattr(backend.model_wrapper, "model_id", None)
+    cp = mapping.attn_cp
+    per_dp = int(tp.group_size) * int(cp.group_size)
+    rank = int(dp.rank) * per_dp + int(cp.rank) * int(tp.group_size) + int(tp.rank)
+    size = per_dp * int(dp.group_size)
+    return rank, size, f"all {size} ranks"
 
 
 @atexit.register

@@ -30,7 +30,7 @@ class RateLimited:
         self._next: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def warning(self, message: str, *args: object, exc_info: bool = False) -> None:
+    def warning(self, message: str, *args: object, exc_info: bool | BaseException = False) -> None:
         """Log a warning unless the same message was logged within the interval."""
         now = time.monotonic()
         with self._lock:

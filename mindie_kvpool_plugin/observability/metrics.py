@@ -27,6 +27,7 @@ class Counters:
         failed_get_blocks: gets that did not deliver.
         corrupt_blocks: blocks that arrived damaged, with ``verify_payload``; also counted as failed.
         recomputed_blocks: promised blocks that were given back to the host to compute.
+        unnamed_prompts: prompts with a LoRA adapter whose content is not known (yet); they run without the pool.
         fence_waits: steps that waited for a spill.
         hook_errors: host calls in which something unexpected was caught.
         breaker_openings: times the pool was in trouble and left alone for a while.
@@ -48,6 +49,7 @@ class Counters:
     failed_get_blocks: int = 0
     corrupt_blocks: int = 0
     recomputed_blocks: int = 0
+    unnamed_prompts: int = 0
     fence_waits: int = 0
     hook_errors: int = 0
     breaker_openings: int = 0

@@ -3,11 +3,12 @@
 Called by a worker's step and spill threads and, for ``exists``, by the scheduler process; every
 backend is safe for several threads.  Before: keys are distinct, keys and buffers have equal length,
 buffers lie in registered regions and stay valid until the call returns.  After: one ``bool`` per
-key, in order.  A call that fails half way says so per key; backends do not raise for a pool's
-failure, and when a call returns nobody reads or writes its buffers any more.  "Not there" and "full"
-are ordinary answers; a call of which the pool's service or transport failed returns ``Answers`` that
-say why, and ``guarded`` counts them.
-Only opening and registering raise (``errors.PoolError``, ``errors.ConfigError``).
+key, in order.  A call that fails half way says so per key, and when it ends nobody reads or writes its
+buffers any more.  "Not there" and "full" are ordinary answers; a call of which the pool's service or
+transport failed returns ``Answers`` that say why.  What a backend's library raises may pass: backends
+catch nothing but what they can put right.  ``guards`` stands around every backend, counts calls that
+failed either way, and lets no exception of a put, get or exists through.
+Opening and registering raise ``errors.PoolError`` and ``errors.ConfigError``.
 """
 
 from __future__ import annotations
@@ -81,3 +82,52 @@ class PoolBackend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Wait for calls in flight, then let go of everything.  Later calls answer False."""
+
+
+class PoolWrapper(PoolBackend):
+    """A pool around another one: whatever a subclass does not change is the inner pool's, figures included.
+
+    Args:
+        inner: the pool inside.
+
+    Attributes:
+        inner: the pool inside; a subclass may replace it while calls are running.
+    """
+
+    def __init__(self, inner: PoolBackend) -> None:
+        self.inner = inner
+
+    @property
+    def put_proof_s(self) -> float:
+        """The inner pool's."""
+        return self.inner.put_proof_s
+
+    @property
+    def answer_proof_s(self) -> float:
+        """The inner pool's."""
+        return self.inner.answer_proof_s
+
+    @property
+    def is_available(self) -> bool:
+        """The inner pool's."""
+        return self.inner.is_available
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.exists(keys)
+
+    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.put(keys, buffers, groups)
+
+    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.get(keys, buffers)
+
+    def register(self, regions: Sequence[Region]) -> None:
+        """With the inner pool."""
+        self.inner.register(regions)
+
+    def close(self) -> None:
+        """Close the inner pool."""
+        self.inner.close()

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from mindie_kvpool_plugin.pools.attempt import Failed, attempt
+
 Answer = TypeVar("Answer")
 
 
@@ -21,8 +23,7 @@ class Job(Generic[Answer]):
 
     def __init__(self, run: Callable[[], Answer]) -> None:
         self._run = run
-        self._answer: Answer | None = None
-        self._error: Exception | None = None
+        self._outcome: Answer | Failed | None = None
         self._taken = threading.Lock()  # by the thread that runs it, or by the caller who takes it back
         self._done = threading.Lock()
         self._done.acquire()
@@ -35,9 +36,9 @@ class Job(Generic[Answer]):
         """
         if not self._done.acquire(timeout=-1 if budget_s is None else budget_s):
             return None
-        if self._error is not None:
-            raise self._error
-        return self._answer
+        if isinstance(self._outcome, Failed):
+            raise self._outcome.error
+        return self._outcome
 
     def take_back(self) -> bool:
         """Whether the thread has not begun the call, and now never will."""
@@ -47,9 +48,7 @@ class Job(Generic[Answer]):
         """Make the call, unless it was taken back."""
         if self.take_back():
             try:
-                self._answer = self._run()
-            except Exception as error:  # noqa: BLE001 - it belongs to who waits
-                self._error = error
+                self._outcome = attempt(self._run)
             finally:
                 self._done.release()
 

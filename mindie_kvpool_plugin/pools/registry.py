@@ -1,35 +1,58 @@
-"""Which backends there are.  A backend's module, and with it its library, is imported only when it is opened."""
+"""Which backends there are, as data: read by whoever opens a pool, judges its pool file or tests it.
+
+A backend's module, and with it its library, is imported only when it is opened.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from mindie_kvpool_plugin.config.models import LocalDramOptions, MooncakeOptions
+from mindie_kvpool_plugin.config.pool_file import build
 from mindie_kvpool_plugin.errors import ConfigError
 
 if TYPE_CHECKING:
     from mindie_kvpool_plugin.config.pool_file import PoolFile
     from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What is known of a backend before it is opened.
+
+    Attributes:
+        module: has ``open_pool(options, pool_file, role)``, which returns a ``PoolBackend``.
+        options: the record of its own keys in the pool file; each default stands there and nowhere else.
+        schema: name of the JSON Schema that judges its pool file.
+    """
+
+    module: str
+    options: type
+    schema: str
+
+
 BACKENDS = {
-    "local_dram": "mindie_kvpool_plugin.pools.local_dram",
-    "mooncake": "mindie_kvpool_plugin.pools.mooncake",
+    "local_dram": Backend("mindie_kvpool_plugin.pools.local_dram.pool", LocalDramOptions, "local_dram"),
+    "mooncake": Backend("mindie_kvpool_plugin.pools.mooncake.pool", MooncakeOptions, "mooncake"),
 }
-"""Backend name in ``kvPoolConfig`` -> module with ``open_pool(pool_file, role)``."""
+"""By the name in ``kvPoolConfig``."""
 
 
-def open_pool(backend: str, pool_file: PoolFile, role: Role) -> PoolBackend:
+def open_pool(name: str, pool_file: PoolFile, role: Role) -> PoolBackend:
     """Open the configured pool.
 
     Raises:
         ConfigError: unknown backend, or its settings cannot work.
         PoolError: the backend's library is missing or its service cannot be reached, within 10 s.
     """
-    module = BACKENDS.get(backend)
-    if module is None:
+    backend = BACKENDS.get(name)
+    if backend is None:
         raise ConfigError(
-            f'kvPoolConfig.backend is "{backend}", which mindie-kvpool-plugin has no backend for; '
+            f'kvPoolConfig.backend is "{name}", which mindie-kvpool-plugin has no backend for; '
             f"use one of: {', '.join(sorted(BACKENDS))}"
         )
-    pool: PoolBackend = importlib.import_module(module).open_pool(pool_file, role)
+    options: Any = build(backend.options, pool_file.backend_keys, str(pool_file.path), strict=False)
+    pool: PoolBackend = importlib.import_module(backend.module).open_pool(options, pool_file, role)
     return pool

@@ -19,18 +19,17 @@ import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import Buffers, Region
+from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.config.pool_file import PoolFile
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.pools import registry
-from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper, Role
 
 FAULTY = "faulty"
 """The backend's name inside ``injected``."""
@@ -198,7 +197,7 @@ def injected(spec: FaultSpec, backend: str, pool_file: str) -> Iterator[FaultRec
     record = FaultRecord(spec, backend)
     with _records_lock:
         _records[path] = record
-        registry.BACKENDS[FAULTY] = __name__
+        registry.BACKENDS[FAULTY] = replace(registry.BACKENDS[backend], module=__name__)
     try:
         yield record
     finally:
@@ -208,8 +207,9 @@ def injected(spec: FaultSpec, backend: str, pool_file: str) -> Iterator[FaultRec
                 registry.BACKENDS.pop(FAULTY, None)
 
 
-def open_pool(pool_file: PoolFile, role: Role) -> FaultyPool:
+def open_pool(options: object, pool_file: PoolFile, role: Role) -> FaultyPool:
     """Open the real backend, broken; for ``pools.registry``."""
+    del options  # the real backend reads its own
     record = _records[os.path.realpath(Path(pool_file.path))]
     inner = registry.open_pool(record.backend, pool_file, role)
     rank = -1 if role == "scheduler" else rank_of(threading.current_thread().name)
@@ -222,7 +222,7 @@ def rank_of(thread_name: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-class FaultyPool(PoolBackend):
+class FaultyPool(PoolWrapper):
     """A backend that breaks its promises as a spec says.
 
     Args:
@@ -231,11 +231,8 @@ class FaultyPool(PoolBackend):
         rank: whose client this is, -1 for the scheduler's.
     """
 
-    put_proof_s: ClassVar[float] = 0.0
-
     def __init__(self, inner: PoolBackend, record: FaultRecord, rank: int = 0) -> None:
-        self.inner = inner
-        self.put_proof_s = inner.put_proof_s  # type: ignore[misc] # it is the real one's
+        super().__init__(inner)
         self._record = record
         spec = record.spec
         self._get_dice, self._put_dice, self._exists_dice = (
@@ -295,14 +292,6 @@ class FaultyPool(PoolBackend):
             raise InjectedError("get")
         answers = self._fetch(keys, buffers)
         return answers[:-1] if fault == "wrong_length" else answers
-
-    def register(self, regions: Sequence[Region]) -> None:
-        """As the real one."""
-        self.inner.register(regions)
-
-    def close(self) -> None:
-        """As the real one."""
-        self.inner.close()
 
     def _store(
         self,

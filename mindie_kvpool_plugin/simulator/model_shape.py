@@ -63,7 +63,7 @@ class ModelShape:
 
 
 def write_weights(shape: ModelShape, folder: Path) -> None:
-    """Make ``folder`` look like a weight directory: its ``config.json`` says how KV heads are spread."""
+    """Make ``folder`` look like a weight directory: a ``config.json`` that says how heads are spread, and a shard."""
     config: dict[str, Any] = {
         "model_type": "simulated",
         "num_hidden_layers": shape.num_layers,
@@ -74,6 +74,9 @@ def write_weights(shape: ModelShape, folder: Path) -> None:
     if shape.mla:
         config |= {"model_type": "simulated_mla", "kv_lora_rank": shape.mla[0], "qk_rope_head_dim": shape.mla[1]}
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    tensor = bytes(range(64))
+    head = json.dumps({"model.norm.weight": {"dtype": "F16", "shape": [32], "data_offsets": [0, len(tensor)]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + tensor)
 
 
 def parallel_mapping(rank: int, tp: int) -> SimpleNamespace:

@@ -1,88 +1,76 @@
-"""A real mooncake_master for tests and the demo: on free loopback ports, for as long as a ``with`` block lasts."""
+"""A real mooncake_master for the demo, the tests, the benchmarks and ``chaos``: on loopback, for a ``with`` block.
+
+It may be killed and started again, on the same ports.  Only processes started here are ever signalled.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.pools.mooncake.address import listening_ports
+from mindie_kvpool_plugin.pools.mooncake.limits import MIN_SEGMENT_BYTES, P2P_HANDSHAKE
 
 BINARY = "mooncake_master"
+HOST = "127.0.0.1"
 START_TIMEOUT_S = 15.0
-STOP_TIMEOUT_S = 5.0
-SURVIVAL_S = 1.2
-"""A master whose port is taken answers /health with 200 and ends after about 1 s."""
+STOP_TIMEOUT_S = 20.0
+PAGE_TIMEOUT_S = 5.0
 POLL_S = 0.02
 ATTEMPTS = 3
-MIN_SEGMENT_BYTES = 16 * 1024**2
 LOCAL_BUFFER_BYTES = 16 * 1024**2
 
 
-@dataclass(frozen=True, slots=True)
 class MooncakeMaster:
-    """A running master.
-
-    Attributes:
-        address: "host:port" for clients.
-        pid: its process id.
-    """
-
-    address: str
-    pid: int
-
-
-@contextlib.contextmanager
-def running_master(*flags: str) -> Iterator[MooncakeMaster]:
-    """Start a master, wait until it is sure to stay, and end it afterwards.
+    """A master on free ports, running inside the ``with`` block unless it was killed.
 
     Args:
         flags: more command line flags.
 
-    Raises:
-        PoolError: there is no binary, or it does not start.
-    """
-    with tempfile.TemporaryFile() as log:
-        process, port = _start(_binary(), flags, log)
-        try:
-            yield MooncakeMaster(f"127.0.0.1:{port}", process.pid)
-        finally:
-            _stop(process)
-
-
-class BreakableMaster:
-    """A master that is killed, frozen and started again, always on the same ports.  Ends only its own process.
-
     Attributes:
-        address: "host:port" for clients.
-        metrics_port: of its HTTP server.
+        port, metrics_port: of its service and of its HTTP server; they stay the same when it is started again.
     """
 
     def __init__(self, *flags: str) -> None:
         self._flags = flags
-        self._port, self.metrics_port = _free_ports(2)
-        self.address = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self.port, self.metrics_port = _free_ports(2)
 
-    def __enter__(self) -> BreakableMaster:
-        self.start()
+    def __enter__(self) -> MooncakeMaster:
+        """Start it; ports that a connection of somebody else has taken meanwhile are exchanged.
+
+        Raises:
+            PoolError: there is no binary, or it does not start.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self.start()
+            except PoolError:
+                if attempt == ATTEMPTS:
+                    raise
+                self.port, self.metrics_port = _free_ports(2)
+            else:
+                break
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-            _stop(self._process)
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for clients."""
+        return f"{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -96,37 +84,82 @@ class BreakableMaster:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it is sure to stay.
+        """Start it on its ports and wait until it serves there.
 
         Raises:
             PoolError: there is no binary, or it does not start.
         """
-        command = _command(_binary(), self._port, self.metrics_port, self._flags)
+        command = [
+            _binary(),
+            f"--rpc_address={HOST}",
+            f"--rpc_port={self.port}",
+            f"--metrics_host={HOST}",
+            f"--metrics_port={self.metrics_port}",
+            "--enable_metric_reporting=false",
+            *self._flags,
+        ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: S603
-        if not _stays(self._process, self.metrics_port):
-            _stop(self._process)
-            raise PoolError(f"{command[0]} did not stay up; run it by hand to see why: {' '.join(command)}")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._serves():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise PoolError(f"{command[0]} did not stay up; run it by hand to see why: {' '.join(command)}")
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End it, also when it was stopped by a signal; nothing happens if it does not run."""
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL; its ports are free afterwards."""
-        process = self._process
-        if process is not None:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
-        self._process = None
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again: it has forgotten everything.
+
+        Raises:
+            PoolError: it does not start.
+        """
+        self.kill()
+        self.start()
 
     def metric(self, name: str) -> float:
         """A number of its metrics page; 0 if it is not there."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=STOP_TIMEOUT_S) as page:
-            lines = page.read().decode().splitlines()
+        lines = self._page("metrics").splitlines()
         return next((float(line.split()[1]) for line in lines if line.split(" ", 1)[0] == name), 0.0)
+
+    def _serves(self) -> bool:
+        """It answers, and it is this process that listens: one whose port is taken answers, too, for a second."""
+        try:
+            is_ready = bool(json.loads(self._page("health"))["service_ready"])
+        except (urllib.error.URLError, OSError, ValueError, KeyError):
+            return False
+        return is_ready and {self.port, self.metrics_port} <= listening_ports(self.pid)
+
+    def _page(self, name: str) -> str:
+        with urllib.request.urlopen(f"http://{HOST}:{self.metrics_port}/{name}", timeout=PAGE_TIMEOUT_S) as page:
+            text: str = page.read().decode()
+        return text
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def write_pool_file(path: Path, master_address: str, segment_bytes: int) -> None:
     """A pool file as users write it for Mooncake, for loopback TCP."""
     content = {
-        "local_hostname": "127.0.0.1",
-        "metadata_server": "P2PHANDSHAKE",
+        "local_hostname": HOST,
+        "metadata_server": P2P_HANDSHAKE,
         "master_server_address": master_address,
         "global_segment_size": max(segment_bytes, MIN_SEGMENT_BYTES),
         "local_buffer_size": LOCAL_BUFFER_BYTES,
@@ -148,63 +181,9 @@ def _binary() -> str:
     return found
 
 
-def _start(binary: str, flags: tuple[str, ...], log: object) -> tuple[subprocess.Popen[bytes], int]:
-    for _ in range(ATTEMPTS):
-        rpc_port, metrics_port = _free_ports(2)
-        command = _command(binary, rpc_port, metrics_port, flags)
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)  # type: ignore[call-overload] # noqa: S603
-        if _stays(process, metrics_port):
-            return process, rpc_port
-        _stop(process)
-    raise PoolError(
-        f"{binary} did not stay up after {ATTEMPTS} attempts; run it by hand to see why: {' '.join(command)}"
-    )
-
-
-def _command(binary: str, rpc_port: int, metrics_port: int, flags: tuple[str, ...]) -> list[str]:
-    return [
-        binary,
-        "--rpc_address=127.0.0.1",
-        f"--rpc_port={rpc_port}",
-        "--metrics_host=127.0.0.1",
-        f"--metrics_port={metrics_port}",
-        *flags,
-    ]
-
-
-def _stays(process: subprocess.Popen[bytes], metrics_port: int) -> bool:
-    began = time.monotonic()
-    healthy = False
-    while time.monotonic() < began + START_TIMEOUT_S:
-        if process.poll() is not None:
-            return False
-        healthy = healthy or _is_healthy(metrics_port)
-        if healthy and time.monotonic() > began + SURVIVAL_S:
-            return True
-        time.sleep(POLL_S)
-    return False
-
-
-def _is_healthy(metrics_port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/health", timeout=1) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind((HOST, 0))
         return [probe.getsockname()[1] for probe in sockets]

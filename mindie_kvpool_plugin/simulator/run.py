@@ -16,7 +16,7 @@ from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
-from mindie_kvpool_plugin.simulator.mooncake_master import running_master, write_pool_file
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
 from mindie_kvpool_plugin.simulator.requests import Request, Sequence
 from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
@@ -190,7 +190,7 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
     with tempfile.TemporaryDirectory(prefix="mindie-kvpool-") as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "kv_pool.json"
         if config.pool == "mooncake":
-            master = stack.enter_context(running_master())
+            master = stack.enter_context(MooncakeMaster())
             write_pool_file(path, master.address, capacity // tp)
         else:
             path.write_text(json.dumps({"capacity": capacity, "kv_pool": {}}), encoding="utf-8")

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
+from mindie_kvpool_plugin.host.adapters import extra_hash
 from mindie_kvpool_plugin.simulator.block_manager import (
     NO_HASH,
     UNKNOWN_TOKEN,
@@ -18,7 +19,6 @@ from mindie_kvpool_plugin.simulator.block_manager import (
     Clock,
     OutOfBlocksError,
 )
-from mindie_kvpool_plugin.simulator.oracle import adapter_salt
 from mindie_kvpool_plugin.simulator.pool_question import leading_hits
 from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request, Sequence
 from mindie_kvpool_plugin.simulator.sequence_groups import place_children
@@ -295,4 +295,4 @@ class Scheduler:
 
 
 def _extra_hash(request: Request) -> int:
-    return adapter_salt(request.adapter) | 1 if request.adapter else NO_HASH
+    return extra_hash(request.adapter) if request.adapter else NO_HASH

@@ -8,15 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.blocks import Buffers, Region
-from mindie_kvpool_plugin.pools.base import PoolBackend
-from mindie_kvpool_plugin.pools.registry import open_pool
-from tests.conftest import CAPACITY_BYTES, Master, mooncake_keys, write_pool_file
+from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
+from mindie_kvpool_plugin.pools.registry import BACKENDS, open_pool
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
+from tests.conftest import CAPACITY_BYTES, mooncake_keys, write_pool_file
 
 OpenPool = Callable[[], PoolBackend]
 
 
-@pytest.fixture(params=["local_dram", "mooncake"])
+@contextlib.contextmanager
+def _own_mooncake() -> Iterator[dict[str, object]]:
+    with MooncakeMaster("--default_kv_lease_ttl=500ms") as service:
+        yield mooncake_keys(service, CAPACITY_BYTES)
+
+
+SERVICES: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, object]]]] = {
+    "local_dram": lambda: contextlib.nullcontext({"capacity": CAPACITY_BYTES}),
+    "mooncake": _own_mooncake,
+}
+"""Backend -> the pool file's keys, as long as what they lead to runs.  A backend without an entry fails here."""
+
+
+@pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -24,8 +38,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def open_another(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenPool]:
     """Open a worker's pool; all are closed afterwards, and with them the objects go."""
-    with contextlib.nullcontext() if backend == "local_dram" else Master("--default_kv_lease_ttl=500ms") as service:
-        keys = {"capacity": CAPACITY_BYTES} if service is None else mooncake_keys(service, CAPACITY_BYTES)
+    with SERVICES[backend]() as keys:
         pool_file = write_pool_file(tmp_path, **keys)
         opened: list[PoolBackend] = []
 
@@ -41,7 +54,7 @@ def open_another(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -
 @pytest.fixture
 def pool(backend: str, request: pytest.FixtureRequest) -> PoolBackend:
     """A pool that looks empty, and that the test leaves open."""
-    if backend == "local_dram":
+    if backend != "mooncake":
         return request.getfixturevalue("own_pool")
     return UnderPrefix(request.getfixturevalue("shared_mooncake"), request.node.name)
 
@@ -52,27 +65,24 @@ def own_pool(open_another: OpenPool) -> PoolBackend:
     return open_another()
 
 
-class UnderPrefix(PoolBackend):
+class UnderPrefix(PoolWrapper):
     """A pool seen through a prefix of its own."""
 
     def __init__(self, pool: PoolBackend, prefix: str) -> None:
-        self._pool = pool
+        super().__init__(pool)
         self._prefix = prefix
 
     def _under(self, names: Sequence[str]) -> list[str]:
         return [f"{self._prefix}/{name}" for name in names]
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
-        return self._pool.exists(self._under(keys))
+        return self.inner.exists(self._under(keys))
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
-        return self._pool.put(self._under(keys), buffers, groups and self._under(groups))
+        return self.inner.put(self._under(keys), buffers, groups and self._under(groups))
 
     def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
-        return self._pool.get(self._under(keys), buffers)
-
-    def register(self, regions: Sequence[Region]) -> None:
-        self._pool.register(regions)
+        return self.inner.get(self._under(keys), buffers)
 
     def close(self) -> None:
         raise AssertionError("a test that closes its pool takes own_pool")

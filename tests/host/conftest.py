@@ -1,5 +1,6 @@
 """A fresh environment with the built wheel, next to a stand-in mindie_llm on disk."""
 
+import importlib.machinery
 import os
 import shutil
 import subprocess
@@ -116,3 +117,16 @@ def armed(wheel, tmp_path_factory):
 def fresh(wheel, tmp_path):
     """An environment of a test's own, without host."""
     return Environment(tmp_path / "env", wheel).install().borrow()
+
+
+@pytest.fixture(scope="session")
+def host_source():
+    """The real host's package folder: MINDIE_LLM_SRC/mindie_llm, or an installed one; never the stand-in."""
+    named = os.environ.get("MINDIE_LLM_SRC")
+    if named:
+        return Path(named, "mindie_llm")
+    elsewhere = [entry for entry in sys.path if STAND_IN.parent != Path(entry or ".").resolve()]
+    spec = importlib.machinery.PathFinder.find_spec("mindie_llm", elsewhere)
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs MindIE-LLM: set MINDIE_LLM_SRC to a source tree")
+    return Path(next(iter(spec.submodule_search_locations)))

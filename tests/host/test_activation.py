@@ -203,6 +203,8 @@ def test_the_kill_switch_leaves_the_host_alone_and_says_so(armed):
             "def create_pool(cls, kind",
             "takes (cls, kind",
         ),
+        ("text_generator/generator.py", "def copy_blocks(", "def duplicate_blocks(", "missing"),
+        ("text_generator/generator.py", "def swap(self, block_operation)", "def swap(self, cpu, npu)", "takes"),
         ("text_generator/plugins/plugin_utils.py", "PLUGIN_WHITE_LIST", "PLUGINS", "PLUGIN_WHITE_LIST is missing"),
         ("text_generator/adapter/generator_backend.py", None, None, "cannot read its source"),
     ],

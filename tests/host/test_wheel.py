@@ -23,3 +23,10 @@ def test_without_a_compiler_the_wheel_is_pure_python(tmp_path):
     assert path.name.endswith("-py3-none-any.whl")
     assert not [name for name in names if name.endswith(".so")]
     assert "mindie_kvpool_plugin.pth" in names
+
+
+def test_wheel_holds_the_product_and_none_of_its_trials(wheel):
+    """The package and its start line, and no chaos, no soak, no benchmark, no test."""
+    names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
+    assert {name.split("/")[0] for name in names} == {"mindie_kvpool_plugin", "mindie_kvpool_plugin.pth"}
+    assert not [name for name in names if any(trial in name for trial in ("chaos", "soak", "fault_matrix", "bench"))]

@@ -11,17 +11,21 @@ NAME = PACKAGE.name
 MAY_IMPORT = {
     "errors": set(),
     "blocks": set(),
+    "support": set(),
     "native": set(),
     "observability": {"observability"},
-    "config": {"config", "errors", "blocks", "observability"},
+    "config": {"config", "errors", "blocks", "support", "observability"},
     "pools": {"pools", "config", "errors", "blocks", "native", "observability"},
     "core": {"core", "errors", "blocks", "native", "observability", "pools.base"},
     "assemble": {"core", "pools", "config", "errors", "blocks", "observability"},
-    "host": {"host", "assemble", "core", "config", "errors", "blocks", "native", "observability", "pools.base"},
+    "host": {
+        *("host", "assemble", "core", "config", "errors", "blocks", "support", "native", "observability"),
+        "pools.base",
+    },
     # status tells what host would do; demo drives the simulator; the check knows config only
     "cli.status": {"host"},
     "cli.demo": {"simulator", "errors", "cli", "observability"},
-    "cli": {"cli", "config", "errors"},
+    "cli": {"cli", "config", "errors", "support"},
     "simulator": {"simulator", "host", "assemble", "core", "pools", "config", "errors", "blocks", "observability"},
 }
 ONLY_IN = {"torch": ("host", "simulator"), "torch_npu": ("host",), "mindie_llm": ("host", "simulator")}

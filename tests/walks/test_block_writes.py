@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,30 @@ def on_worker(engine: Engine, call: Callable[[Any], Any]) -> Any:
     return engine.workers[0].call(lambda: call(engine.workers[0].generator)).result(JOIN_S)
 
 
-writes = pytest.mark.parametrize("write", [copy_junk, swap_junk_in], ids=["copy", "swap"])
+def pull_junk(engine: Engine) -> None:
+    """Another node's blocks arrive, on a thread of their own, while the step thread may be busy or idle."""
+
+    class Link:
+        def pull_blocks(self, dst_block_table: list[int], **_: Any) -> None:
+            for block in dst_block_table:
+                fill(engine, block)
+
+    generator = engine.workers[0].generator
+    generator.separate_deployment_worker = Link()
+    nobodys = SimpleNamespace(all_sequence_ids=np.zeros(0, np.int64), batch_dp_rank_ids=None, adapter_ids=None)
+    sources = [(1, [0], list(OWN)[:2]), (2, [0], list(OWN)[2:])]
+    pull = threading.Thread(target=generator.pull_kv, args=(nobodys, sources))
+    pull.start()
+    pull.join(JOIN_S)
+    assert not pull.is_alive()
+
+
+writes = pytest.mark.parametrize("write", [copy_junk, swap_junk_in, pull_junk], ids=["copy", "swap", "pull"])
 
 
 def without_seam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KvPoolPlugin, "blocks_overwritten", lambda self, find_blocks: None)
+    for place in ("blocks_overwritten", "blocks_pulled"):
+        monkeypatch.setattr(KvPoolPlugin, place, lambda self, find_blocks: None)
 
 
 def ask_again(engine: Engine) -> Any:
@@ -99,6 +119,7 @@ def judge(engine: Engine, is_guarded: bool, pool_blocks: int = 5) -> None:
     again = engine.done[-1]
     if is_guarded:
         assert again.pool_blocks == pool_blocks
+        assert engine.plugin("kv_pool").counters.hook_errors == 0
         assert_right_so_far(engine)
     else:
         assert engine.oracle.corruptions > 0
@@ -120,8 +141,10 @@ def test_a_write_waits_for_the_spill_that_reads(
             write(engine)
             held.released.set()
         else:
+            counters = engine.plugin("kv_pool").counters
             writer = threading.Thread(target=write, args=(engine,))
             writer.start()
+            wait_until(lambda: counters.fence_waits > 0, JOIN_S, "the write waits")
             held.released.set()
             writer.join(JOIN_S)
         assert engine.plugin("kv_pool").drain(JOIN_S)

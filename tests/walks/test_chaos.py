@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.simulator import chaos
-from mindie_kvpool_plugin.simulator.chaos import ChaosError, EngineProcess, Report, Stage, main, run_scenario
+from chaos import scenarios
+from chaos.engine import ChaosConfig
+from chaos.scenarios import main, run_scenario
+from chaos.stage import ChaosError, EngineProcess, Report, Stage
 
 
 @pytest.mark.parametrize("name", ["peer-killed", "master-restarted-empty", "wrong-port"])
@@ -22,8 +25,8 @@ def test_nothing_is_wrong_after(name: str) -> None:
 
 def test_scenario_whose_fault_did_not_happen_is_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that cannot fail checks nothing."""
-    monkeypatch.setitem(chaos.SCENARIOS, "nothing", lambda stage: None)
-    monkeypatch.setattr(chaos, "BreakableMaster", _NoMaster)
+    monkeypatch.setitem(scenarios.SCENARIOS, "nothing", lambda stage: None)
+    monkeypatch.setattr(scenarios, "MooncakeMaster", _NoMaster)
     report = run_scenario("nothing")
     assert report.exception == ""
     assert not report.is_right
@@ -40,8 +43,8 @@ def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(
         os.kill(engines[0].pid, 9)
         engines[0].wait_for("done", 10)
 
-    monkeypatch.setitem(chaos.SCENARIOS, "wrong-port", dies)
-    monkeypatch.setattr(chaos, "BreakableMaster", _NoMaster)
+    monkeypatch.setitem(scenarios.SCENARIOS, "wrong-port", dies)
+    monkeypatch.setattr(scenarios, "MooncakeMaster", _NoMaster)
     assert main(["--only", "wrong-port"]) == 1
     output = capsys.readouterr().out
     assert "NOT RIGHT" in output
@@ -52,7 +55,7 @@ def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(
 
 def test_engine_without_a_pool_is_right_and_told_apart() -> None:
     """The baseline runs too, and its throughput can be read off."""
-    engine = EngineProcess(chaos.ChaosConfig(), chaos.Path(os.devnull))
+    engine = EngineProcess(ChaosConfig(), Path(os.devnull))
     try:
         engine.wait_for("ready", 60)
         facts = engine.ask(20)

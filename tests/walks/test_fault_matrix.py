@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mindie_kvpool_plugin.simulator.fault_matrix import FAULTS, Cell, all_cells, main, run_cell, slice_of_cells
+from chaos.fault_matrix import FAULTS, Cell, all_cells, main, run_cell, slice_of_cells
+from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.simulator.faults import KINDS, parse_spec
 
 REQUESTS = 60
@@ -30,9 +31,24 @@ def test_matrix_has_every_kind_in_every_mode() -> None:
     assert len(cells) == len(set(cells)) == 2 * (len(FAULTS) * 8 - 4)
 
 
+def test_lookups_of_a_broken_mooncake_remember_as_those_of_a_sound_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the scheduler believes without asking again is part of every Mooncake cell."""
+    believed: list[int] = []
+    leading = RecentAnswers.leading
+
+    def noted(recent: RecentAnswers, keys: list[str]) -> tuple[int, bool]:
+        found = leading(recent, keys)
+        believed.append(found[0])
+        return found
+
+    monkeypatch.setattr(RecentAnswers, "leading", noted)
+    assert run_cell(Cell("lie", False, False, 1, "mooncake", REQUESTS)).is_right
+    assert max(believed) > 0
+
+
 def test_matrix_reports_an_engine_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception is an outcome that is not right."""
-    monkeypatch.setattr("mindie_kvpool_plugin.simulator.fault_matrix.HBM_BLOCKS", 2)
+    monkeypatch.setattr("chaos.fault_matrix.HBM_BLOCKS", 2)
     outcome = run_cell(slice_of_cells(3)[0])
     assert "OutOfBlocksError" in outcome.exception
     assert not outcome.is_right

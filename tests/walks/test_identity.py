@@ -57,7 +57,7 @@ def test_ten_thousand_forged_prompts_get_none_of_the_others_blocks() -> None:
 def test_forged_prompts_under_the_hosts_key_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attack is real: with the host's hash as the data key the same prompts get each other's blocks."""
 
-    def host_names(tokens: np.ndarray, block_size: int, hashed: object) -> np.ndarray:
+    def host_names(tokens: np.ndarray, block_size: int, hashed: object, adapter: object) -> np.ndarray:
         hashes = block_keys.host_hash_chain(tokens, block_size)
         return np.array([[value, 0] for value in hashes], dtype=np.uint64).reshape(-1, 2)
 
@@ -194,17 +194,45 @@ def test_another_device_format_shares_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_adapters_are_neither_spilled_nor_loaded(async_scheduling: bool) -> None:
-    """The same prompt with an adapter, without, and with another one: only the plain one is pooled."""
+def test_adapters_have_blocks_of_their_own(async_scheduling: bool) -> None:
+    """The same prompt with an adapter, without, and with another one: each finds what it stored itself."""
     config = RunConfig(EngineConfig(async_scheduling=async_scheduling), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
         counters = engine.plugin("kv_pool").counters
-        # the last block of a hit over the whole prompt is computed and offered again
-        for adapter, spilled, reloaded in (("poet", 0, 0), (None, 5, 0), ("poet", 5, 0), ("other", 5, 0), (None, 6, 5)):
+        for adapter, reloaded in (("poet", 0), (None, 0), ("other", 0), ("poet", 5), (None, 10), ("other", 15)):
             engine.submit(PROMPT, 8, adapter)
             engine.run()
             engine.drop_hbm()
-            assert (counters.spilled_blocks, counters.reloaded_blocks) == (spilled, reloaded), adapter
+            engine.plugin("kv_pool")._worker.walks.directory.forget()  # or the bytes still on the device would do
+            assert counters.reloaded_blocks == reloaded, adapter
+        assert_right_so_far(engine)
+
+
+def test_what_an_adapter_computed_is_not_stored_once_it_was_loaded_anew() -> None:
+    """The name stands for other content from then on; the sequence that still runs is a mixture."""
+    config = RunConfig(EngineConfig(), chat())
+    with opened_pool(config) as pooled, Engine(pooled) as engine:
+        plugin = engine.plugin("kv_pool")
+        engine.submit(PROMPT, 8, "poet")
+        engine.step()
+        plugin.adapter_changing("poet")
+        plugin.adapter_loaded("poet")
+        engine.run()
+        assert plugin.counters.spilled_blocks == 0
+        engine.submit(PROMPT, 8, "poet")
+        engine.run()
+        assert plugin.counters.spilled_blocks > 0
+
+
+def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool() -> None:
+    """Counted, answered right, and nothing of it is stored."""
+    config = RunConfig(EngineConfig(), chat())
+    with opened_pool(config) as pooled, Engine(pooled) as engine:
+        engine.workers[0].generator.model_wrapper.adapter_manager = SimpleNamespace(adapter_info_registry={})
+        counters = engine.plugin("kv_pool").counters
+        engine.submit(PROMPT, 8, "poet")
+        engine.run()
+        assert (counters.unnamed_prompts, counters.spilled_blocks) == (1, 0)
         assert_right_so_far(engine)
 
 

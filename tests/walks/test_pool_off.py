@@ -111,19 +111,11 @@ def test_an_unreachable_master_ends_the_start_with_its_address(tmp_path: Path) -
 def test_a_deployment_that_cannot_be_pooled_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Context parallelism spreads a block over ranks; the message says what to set."""
-    from mindie_kvpool_plugin.simulator import host_modules
+    """Layerwise disaggregation: the message says what to set, and nothing was opened."""
+    from mindie_kvpool_plugin.host import modes
 
-    host_modules.install()
-    from mindie_llm.text_generator.utils import settings
-
-    make = settings.SpCpParallelInfo.__init__
-
-    def spread(self: object, *arguments: object) -> None:
-        make(self, *arguments)
-        self.scp_size = self.cp_size = 2  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(settings.SpCpParallelInfo, "__init__", spread)
+    found = modes.active_modes
+    monkeypatch.setattr(modes, "active_modes", lambda *host: found(*host) | {"layerwise"})
     path = pool_file(tmp_path, {"kv_pool": {}})
-    with pytest.raises(HostCompatError, match="set cp and sp to 1"):
+    with pytest.raises(HostCompatError, match="set layerwiseDisaggregated to false"):
         Engine(EngineConfig(plugins="prefix_cache,kv_pool", backend="local_dram", pool_file=path))

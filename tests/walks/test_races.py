@@ -166,7 +166,7 @@ def test_two_prompts_of_one_batch_share_a_new_prefix(monkeypatch: pytest.MonkeyP
             engine.run()
             assert_right_so_far(engine)
             engine.drop_hbm()
-            engine.plugin("kv_pool").contexts_reset()  # or the bytes still on the device would do
+            engine.plugin("kv_pool")._worker.walks.directory.forget()  # or the bytes still on the device would do
         assert pair[0].pool_blocks == 5
         assert pair[1].hbm_blocks + pair[1].pool_blocks >= 5
     assert counts["lost"] > 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mindie_kvpool_plugin.simulator.soak import Held, SoakResult, main, soak
+from chaos.soak import Held, SoakResult, main, soak
 
 FAULTS = "get_fail=0.1,torn=0.05,put_fail=0.1,lie=0.1"
 """None that makes a whole call fail: those open the circuit breaker, and little would be reloaded."""

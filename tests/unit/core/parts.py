@@ -139,7 +139,8 @@ class Rank:
         self.spill.freed(freed(sequence_id, tokens, block_ids), given)
 
     def hit(self, tokens, block_ids, computed, promised):
-        return PoolHit(0, np.array(tokens, dtype=np.int64), np.array(block_ids), computed, promised)
+        indexes = np.arange(computed, promised)
+        return PoolHit(0, np.array(tokens, dtype=np.int64), indexes, np.array(block_ids)[indexes], computed, promised)
 
     def is_right(self, tokens, block_ids, index):
         expected = ArrayMemory(1)
@@ -149,7 +150,7 @@ class Rank:
 
 def freed(sequence_id, tokens, block_ids):
     used = np.array(tokens[: len(block_ids) * BLOCK_SIZE], dtype=np.int64)
-    return FreedSequence(sequence_id, used, np.array(block_ids, dtype=np.int64))
+    return FreedSequence(sequence_id, used, np.arange(len(block_ids)), np.array(block_ids, dtype=np.int64))
 
 
 def content_seed(tokens, index):

@@ -157,7 +157,7 @@ def test_load_leaves_other_ranks_prompts_to_them():
     spilled(pool, tokens, 2)
     offered = []
     rank = Rank(pool=pool, agree=lambda lengths: offered.append(lengths.tolist()) or np.array([2, 1]))
-    elsewhere = PoolHit(1, np.zeros(0, np.int64), np.zeros(0, np.int64), 0, 3, is_own=False)
+    elsewhere = PoolHit(1, *(np.zeros(0, np.int64),) * 3, 0, 3, is_own=False)
     assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2), elsewhere]).tolist() == [2, 1]
     assert offered == [[2, 3]], "the other's hit is not ours to lower"
     assert rank.counters.promised_blocks == rank.counters.reloaded_blocks == 2

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import free_port, freeze
+from chaos.processes import freeze
+from tests.conftest import free_port
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 1.0

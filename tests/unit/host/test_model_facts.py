@@ -1,7 +1,5 @@
 """Which ranks share bytes, and what makes two deployments different."""
 
-import json
-
 import pytest
 
 from mindie_kvpool_plugin.core.block_keys import fingerprint
@@ -42,10 +40,12 @@ def test_find_shard_keeps_ranks_apart_when_told_to():
     assert find_shard(MLA, 3, 8, 1, share=False).name == "3of8"
 
 
-def facts(directory, **changed):
+def facts(**changed):
     values = {
         "model_name": "m",
-        "weight_directory": str(directory),
+        "weights": "w",
+        "backend_type": "atb",
+        "host_version": "3.0.0",
         "block_size": 128,
         "segments": [[128, 1, 64, "torch.float16"]],
         "device_format": "2",
@@ -54,28 +54,25 @@ def facts(directory, **changed):
     return fingerprint(model_facts.fingerprint_facts(**{**values, **changed}))
 
 
-def test_fingerprint_tells_weights_of_one_name_apart(tmp_path):
-    """Same model name, another config.json or another list of tensors."""
-    one, two, three = tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    for directory in (one, two, three):
-        directory.mkdir()
-        (directory / "config.json").write_text(json.dumps({"model_type": "qwen2", "quantize": None}))
-    (two / "config.json").write_text(json.dumps({"model_type": "qwen2", "quantize": "w8a8"}))
-    (three / "model.safetensors.index.json").write_text("{}")
-    assert len({facts(one), facts(two), facts(three)}) == 3
-    assert facts(one) == facts(one)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model_name": "n"},
+        {"weights": "v"},
+        {"backend_type": "torch"},
+        {"host_version": "3.1.0"},
+        {"block_size": 64},
+        {"segments": [[128, 1, 64, "torch.bfloat16"]]},
+        {"device_format": "29"},
+        {"shard_count": 2},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_everything_that_changes_a_blocks_bytes_changes_its_key(change):
+    """Each fact alone makes another fingerprint."""
+    assert facts(**change) != facts()
 
 
-def test_fingerprint_of_equal_weights_does_not_depend_on_their_place(tmp_path):
-    """Two machines keep the same model under different paths and share their blocks."""
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    assert facts(tmp_path / "a") == facts(tmp_path / "b")
-
-
-def test_a_missing_weight_directory_is_no_error(tmp_path):
-    """Blocks are then told apart by name and layout only."""
-    assert facts(tmp_path / "nowhere") == facts(tmp_path / "elsewhere")
+def test_a_model_config_that_is_not_there_says_nothing(tmp_path):
+    """Every rank is then taken to hold other bytes."""
     assert model_facts.read_model_config(str(tmp_path / "nowhere")) == {}
-    assert model_facts.read_model_config(None) == {}

@@ -162,3 +162,15 @@ def test_tokens_that_settle_late_count_one_step_later():
     sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6]))
     context.hold(9, range(10))
     assert sequences.look(70)[0].block_ids.tolist() == [3, 5]
+
+
+def test_a_sequence_whose_blocks_were_pulled_is_pooled_like_a_computed_one():
+    """A decode node sees it first in a decode batch; another stranger, such as a beam, stays out."""
+    context = Context()
+    sequences = SequenceTable(context, SIZE)
+    sequences.expect(70, None)
+    for handle in (9, 8):
+        context.hold(handle, range(9))
+    sequences.advance(np.array([70, 71]), np.array([9, 8], np.int32), table([3, 5, 6], [1, 2, 4]))
+    assert sequences.look(70)[0].block_ids.tolist() == [3, 5]
+    assert sequences.look(71) is None

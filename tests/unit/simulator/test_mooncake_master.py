@@ -9,32 +9,58 @@ from pathlib import Path
 
 import pytest
 
+from chaos.processes import freeze
 from mindie_kvpool_plugin.config.pool_file import read_pool_file
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.pools.mooncake.address import listening_ports
 from mindie_kvpool_plugin.simulator import mooncake_master
-from mindie_kvpool_plugin.simulator.mooncake_master import running_master, write_pool_file
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file
 
 
 def test_master_runs_for_the_length_of_the_block() -> None:
     """It accepts connections on loopback, and its process is gone afterwards."""
-    with running_master() as master:
+    with MooncakeMaster() as master:
         host, port = master.address.split(":")
         socket.create_connection((host, int(port)), timeout=5).close()
-        os.kill(master.pid, 0)
+        pid = master.pid
+        os.kill(pid, 0)
     with pytest.raises(ProcessLookupError):
-        os.kill(master.pid, 0)
+        os.kill(pid, 0)
+
+
+def test_master_that_was_killed_starts_again_on_its_port_and_has_forgotten() -> None:
+    """Killed, restarted, and frozen at the end of the block: no process is left."""
+    with MooncakeMaster() as master:
+        first = master.pid
+        master.restart()
+        assert master.pid != first
+        assert master.metric("master_key_count") == 0
+        assert listening_ports(master.pid) == {master.port, master.metrics_port}
+        last = master.pid
+        freeze(last)
+    for pid in (first, last):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_master_whose_port_is_taken_is_given_another() -> None:
+    """It answers for a second, but somebody else listens there."""
+    master = MooncakeMaster()
+    with socket.create_server(("127.0.0.1", master.port)) as taken, master:
+        assert master.port != taken.getsockname()[1]
+        socket.create_connection(("127.0.0.1", master.port), timeout=5).close()
 
 
 def test_missing_binary_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing and the command that installs it."""
     monkeypatch.setattr(mooncake_master, "BINARY", "no_such_master")
-    with pytest.raises(PoolError, match=r"no_such_master was not found .* pip install"), running_master():
+    with pytest.raises(PoolError, match=r"no_such_master was not found .* pip install"), MooncakeMaster():
         pass
 
 
 def test_master_that_ends_at_once_is_an_error() -> None:
     """A flag it does not know, for instance."""
-    with pytest.raises(PoolError, match="did not stay up after"), running_master("--no_such_flag"):
+    with pytest.raises(PoolError, match="did not stay up; run it by hand"), MooncakeMaster("--no_such_flag"):
         pass
 
 

@@ -22,8 +22,15 @@ PAUSE_COMMANDS = ("CMD_PAUSE_ENGINE", "CMD_PAUSE_ENGINE_ROCE")
 
 
 class PDInterface:
+    separate_deployment_worker = None  # the link to other nodes; the simulated host has none of its own
+
     def pull_kv(self, input_metadata, p_d_infos):
-        raise NotImplementedError("the simulated host has no other node to pull from")
+        """Copy another node's blocks into ours, on a transfer thread; answers (0, 0) when all came."""
+        for node, theirs, own in p_d_infos:
+            self.separate_deployment_worker.pull_blocks(
+                remote_model_instance_id=node, src_block_table=theirs, dst_block_table=own
+            )
+        return 0, 0
 
 
 class Generator(PDInterface):
@@ -93,6 +100,12 @@ class Generator(PDInterface):
     def swap(self, block_operation):
         """Between device and host memory: rows of (0 in or 1 out, source, destination)."""
         self.generator_backend.swap_cache(np.asarray(block_operation)[0])
+
+    def load_lora(self, lora_name, lora_path):
+        self.model_wrapper.adapter_manager.load_adapter({lora_name: lora_path})
+
+    def unload_lora(self, lora_name):
+        self.model_wrapper.adapter_manager.unload_adapter(lora_name)
 
     def execute_recover_command(self, command):
         done = {"command_result": 0, "error_msg": "", "npu_device_id": self.rank}

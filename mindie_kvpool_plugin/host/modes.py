@@ -1,0 +1,51 @@
+"""Which modes of the host a worker runs in, by the keys of ``support.MODES``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mindie_kvpool_plugin import support
+from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.host.eligibility import plugin_words
+
+_PLUGINS = frozenset({"mtp", "la", "memory_decoding", "splitfuse"})
+_ROLES = {"prefill": "pd_prefill", "decoder": "pd_decode", "flex": "pd_flex"}
+
+
+def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, Any]) -> set[str]:
+    """What the host's objects say when a worker is built.
+
+    Args:
+        backend: the host's generator backend.
+        infer_context: its context store.
+        plugin_config: the keyword arguments of a plugin's construction.
+    """
+    wrapper, parallel = backend.model_wrapper, infer_context.spcp_parallel_info
+    num_dp = int(wrapper.mapping.attn_dp.group_size)
+    found = {
+        "tp": int(wrapper.mapping.attn_tp.group_size) > 1,
+        "dp": num_dp > 1,
+        "dp_servers": num_dp > 1 and bool(getattr(backend, "distributed_enable", False)),
+        "cp": int(parallel.cp_size) > 1,
+        "sp": int(parallel.sp_size) > 1,
+        "async_scheduling": bool(infer_context.context_params.async_infer),
+        "layerwise": bool(plugin_config.get("layerwise_disaggregated", False)),
+        "multimodal": bool(getattr(wrapper, "is_multimodal", False)),
+        "backend_torch": "torch" in str(getattr(backend.backend_type, "value", backend.backend_type)),
+    }
+    active = {key for key, is_on in found.items() if is_on}
+    active |= _PLUGINS.intersection(plugin_words(plugin_config.get("plugin_type")))
+    role = _ROLES.get(str(plugin_config.get("model_role", "standard")).lower())
+    return active | ({role} if role else set())
+
+
+def refuse_unsupported(active: Collection[str]) -> None:
+    """End the start of a worker whose modes cannot be pooled.
+
+    Raises:
+        HostCompatError: names every mode, its reason and the fix.
+    """
+    refused = support.refusals(active)
+    if refused:
+        raise HostCompatError("\n".join(refusal() for refusal in refused))

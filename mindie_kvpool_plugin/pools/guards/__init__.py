@@ -1,0 +1,1 @@
+"""What stands between the walks and a backend: the breaker, a pool that comes late, checksums."""

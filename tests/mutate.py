@@ -1,0 +1,122 @@
+"""Takes one guard away before the tests run: ``KVPOOL_MUTATION=name pytest -p tests.mutate ...``.
+
+``tests/test_mutations.py`` runs every one of them and expects the test named beside it to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mindie_kvpool_plugin.core.block_directory import BlockDirectory
+from mindie_kvpool_plugin.core.device_gate import DeviceGate
+from mindie_kvpool_plugin.core.spill import Spill
+from mindie_kvpool_plugin.host import modes, step_view, weights
+from mindie_kvpool_plugin.host.in_flight import InFlight
+from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
+from mindie_kvpool_plugin.host.sequence_table import SequenceTable
+from mindie_kvpool_plugin.host.worker import Worker
+
+WRITES = "tests/walks/test_block_writes.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A guard, how it is taken away, and a test that must fail without it."""
+
+    owner: Any
+    name: str
+    instead: Callable[..., Any]
+    test: str
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Instead of a guard."""
+
+
+def _all_certain(enter: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: enter(*args, **{**kwargs, "certain": None})
+
+
+@contextlib.contextmanager
+def _let_everybody_in(self: DeviceGate) -> Any:
+    yield True
+
+
+def _first_ranks_only(metadata: Any, dp_rank: int) -> Any:
+    return (metadata.all_sequence_ids >= 0).nonzero()[0]
+
+
+MUTATIONS = {
+    "copies and swaps are not told": Mutation(
+        KvPoolPlugin,
+        "blocks_overwritten",
+        _nothing,
+        f"{WRITES}::test_a_write_waits_for_the_spill_that_reads[copy-guarded]",
+    ),
+    "pulls are not told": Mutation(
+        KvPoolPlugin,
+        "blocks_pulled",
+        _nothing,
+        f"{WRITES}::test_what_was_overwritten_is_not_taken_to_be_there[pull-guarded]",
+    ),
+    "a write does not wait at the fence": Mutation(
+        Spill, "wait", _nothing, f"{WRITES}::test_a_write_waits_for_the_spill_that_reads[swap-guarded]"
+    ),
+    "vanished owners are not saved": Mutation(
+        Spill,
+        "_save_abandoned",
+        _nothing,
+        f"{WRITES}::test_an_aborted_sequence_is_saved_before_the_write[sync-copy-guarded]",
+    ),
+    "the directory does not forget": Mutation(
+        BlockDirectory,
+        "rewrite",
+        _nothing,
+        f"{WRITES}::test_what_was_overwritten_is_not_taken_to_be_there[copy-guarded]",
+    ),
+    "a closed device is read and written": Mutation(
+        DeviceGate,
+        "passing",
+        _let_everybody_in,
+        f"{WRITES}::test_closing_the_gate_waits_for_those_inside_and_keeps_others_out",
+    ),
+    "a repair is not told": Mutation(
+        KvPoolPlugin, "device_closing", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
+    ),
+    "a device is never opened again": Mutation(
+        Worker, "open_device", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
+    ),
+    "a closed device's contents are believed": Mutation(
+        DeviceGate, "is_open", lambda self: True, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
+    ),
+    "batches that never end are waited for": Mutation(
+        InFlight, "reset", _nothing, f"{WRITES}::test_a_batch_that_never_ends_does_not_hold_up_the_next_hit[guarded]"
+    ),
+    "a beam's answer is stored": Mutation(
+        SequenceTable,
+        "enter",
+        _all_certain(SequenceTable.enter),
+        "tests/unit/host/test_sequence_table.py::test_look_ends_where_the_tokens_stop_being_certain",
+    ),
+    "rows of other data-parallel ranks are taken": Mutation(
+        step_view,
+        "going_rows",
+        _first_ranks_only,
+        "tests/unit/host/test_step_view.py::test_decode_rows_of_a_request_with_several_sequences_belong_to_its_rank",
+    ),
+    "weights are named by their configuration": Mutation(
+        weights, "_read_shard", lambda path, samples: b"", "tests/unit/host/test_weights.py"
+    ),
+    "nothing is refused": Mutation(modes, "refuse_unsupported", _nothing, "tests/unit/host/test_modes.py"),
+}
+"""What is taken away -> how, and which test sees it."""
+
+
+def pytest_configure() -> None:
+    """Apply the mutation that the environment names."""
+    mutation = MUTATIONS[os.environ["KVPOOL_MUTATION"]]
+    setattr(mutation.owner, mutation.name, mutation.instead)

@@ -1,0 +1,141 @@
+"""Peers that answer, that accept and stay silent, and that are gone, as sockets of this process play them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake.peers import Peers, ask
+from tests.conftest import HOST, free_port, wait_until
+
+
+class Peer:
+    """Accepts connections, and while it answers reads each to its end and hangs up, as Mooncake's daemon does."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self.listener.getsockname()[1]}"
+        self.is_well = threading.Event()
+        self.is_well.set()
+        self.questions = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.questions += 1
+            self.is_well.wait(60)
+            with connection:
+                connection.recv(1)
+
+
+@pytest.fixture
+def peers() -> Iterator[list[Peer]]:
+    running = [Peer(), Peer()]
+    yield running
+    for peer in running:
+        peer.is_well.set()
+        peer.listener.close()
+
+
+def test_slow_look_up_of_one_name_does_not_make_the_others_silent(peers, monkeypatch) -> None:
+    """What names take does not count against the time to answer, and is paid once."""
+    real = mooncake_peers.look_up
+    looked_up: list[str] = []
+
+    def slow(host: str, port: int):
+        looked_up.append(host)
+        if host == "slow.example":
+            time.sleep(0.5)
+            return real(HOST, peers[1].listener.getsockname()[1])
+        return real(host, port)
+
+    monkeypatch.setattr(mooncake_peers, "look_up", slow)
+    assert ask([peers[0].address, "slow.example:1"], 0.3) == dict.fromkeys(
+        [peers[0].address, "slow.example:1"], "answers"
+    )
+    assert ask(["slow.example:1"], 0.3) == {"slow.example:1": "answers"}
+    assert looked_up.count("slow.example") == 1
+
+
+def test_nobody_is_met_for_the_first_time_without_being_asked(peers, monkeypatch) -> None:
+    """Out of file descriptors: who is known is believed, a stranger is not."""
+    known = Peers()
+    known.heard([peers[0].address])
+    monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 0.0)
+    known.heard([peers[0].address])
+    monkeypatch.setattr(
+        mooncake_peers.socket, "socket", lambda *_: (_ for _ in ()).throw(OSError(24, "Too many open files"))
+    )
+    assert known.not_answering([peers[0].address, peers[1].address]) == {peers[1].address}
+
+
+@pytest.fixture
+def short(monkeypatch) -> None:
+    monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 0.0)
+    monkeypatch.setattr(mooncake_peers, "SILENT_FOR_S", 0.2)
+
+
+def test_all_are_asked_at_once_and_told_apart(peers) -> None:
+    """The silent ones cost their time limit once, however many they are."""
+    peers[1].is_well.clear()
+    silent = [socket.create_server((HOST, 0)) for _ in range(3)]
+    names = [f"{HOST}:{listener.getsockname()[1]}" for listener in silent]
+    gone = [f"{HOST}:{free_port()}", "no-such-host.invalid:1", "no address"]
+    began = time.monotonic()
+    found = ask([peers[0].address, peers[1].address, *names, *gone], 0.3)
+    assert 0.3 <= time.monotonic() - began < 4, "the look-up of a name may take 3 s"
+    assert found == {peers[0].address: "answers", peers[1].address: "silent"} | dict.fromkeys(
+        names, "silent"
+    ) | dict.fromkeys(gone, "gone")
+    for listener in silent:
+        listener.close()
+
+
+def test_peer_that_was_heard_is_not_asked(peers, monkeypatch) -> None:
+    """A transfer that worked is answer enough, for a moment."""
+    monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 60.0)
+    known = Peers()
+    known.heard([peers[0].address])
+    assert known.not_answering([peers[0].address, peers[1].address]) == set()
+    assert known.not_answering([peers[1].address]) == set()
+    assert [peer.questions for peer in peers] == [0, 1]
+
+
+def test_silent_peer_is_left_alone_and_then_asked_again(peers, short, caplog) -> None:
+    """While it is left alone nothing waits for it; when it answers it is used again; each told once."""
+    known, peer = Peers(), peers[0]
+    peer.is_well.clear()
+    assert known.not_answering([peer.address]) == {peer.address}
+    began = time.monotonic()
+    while time.monotonic() - began < 0.1:
+        assert known.not_answering([peer.address, peers[1].address]) == {peer.address}
+    assert peer.questions == 1
+    peer.is_well.set()
+    wait_until(lambda: known.not_answering([peer.address]) == set(), 10, "it answers again")
+    said = [record.getMessage() for record in caplog.records if peer.address in record.getMessage()]
+    assert [("does not answer" in text, "answers again" in text) for text in said] == [(True, False), (False, True)]
+
+
+def test_puts_wait_for_silent_peers_but_not_for_gone_ones(peers, short, monkeypatch) -> None:
+    """Nothing hangs on a peer that is gone; one that is silent is forgotten when the master has dropped it."""
+    known, peer = Peers(), peers[0]
+    assert not known.any_is_silent()
+    known.heard([peer.address, f"{HOST}:{free_port()}"])
+    assert not known.any_is_silent()
+    peer.is_well.clear()
+    wait_until(known.any_is_silent, 10, "it is found silent")
+    monkeypatch.setattr(mooncake_peers, "LISTED_S", 0.0)
+    assert not known.any_is_silent()
+    asked = peer.questions
+    assert not known.any_is_silent()
+    assert peer.questions == asked, "a forgotten peer is not asked"

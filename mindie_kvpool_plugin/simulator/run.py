@@ -218,7 +218,7 @@ def drive(
     while traffic.ready or not engine.scheduler.idle:
         while traffic.ready and len(asked) - len(engine.done) < concurrency:
             prompt = traffic.ready.popleft()
-            request = engine.submit(prompt.tokens, prompt.answer_length, n=prompt.samples)
+            request = engine.submit(prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples)
             asked[request.sequence_id] = (prompt, request)
         engine.step()
     return asked

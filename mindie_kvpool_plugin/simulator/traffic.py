@@ -28,6 +28,7 @@ class Prompt:
         speaker: whose turn it is.
         turn: which turn of the speaker, from 0.
         samples: answers asked for (n); a chat goes on with the first.
+        adapter: its LoRA adapter.
     """
 
     tokens: Sequence[int]
@@ -35,6 +36,7 @@ class Prompt:
     speaker: int = 0
     turn: int = 0
     samples: int = 1
+    adapter: str | None = None
 
 
 class Traffic:
@@ -64,6 +66,7 @@ class Chat(Traffic):
         seed: of all tokens.
         sampled: share of the requests that ask for several answers.
         samples: how many these ask for.
+        adapters: LoRA adapters; speakers take turns in using one of them or none.
     """
 
     def __init__(
@@ -78,8 +81,9 @@ class Chat(Traffic):
         seed: int = 0,
         sampled: float = 0.0,
         samples: int = 2,
+        adapters: int = 0,
     ) -> None:
-        self._sampled, self._samples = sampled, samples
+        self._sampled, self._samples, self._adapters = sampled, samples, adapters
         self._turns, self._turn_tokens, self._answer_tokens = turns, turn_tokens, answer_tokens
         self._vocab_size, self._seed = vocab_size, seed
         system = _tokens(random.Random(f"{seed} system"), system_tokens, vocab_size)
@@ -94,7 +98,8 @@ class Chat(Traffic):
         source = random.Random(f"{self._seed} {speaker} {turn}")
         said = _tokens(source, self._turn_tokens + source.randint(-5, 5), self._vocab_size)
         samples = self._samples if source.random() < self._sampled else 1
-        return Prompt(history + said, self._answer_tokens, speaker, turn, samples)
+        adapter = f"adapter-{number}" if (number := speaker % (self._adapters + 1)) else None
+        return Prompt(history + said, self._answer_tokens, speaker, turn, samples, adapter)
 
 
 def few_shot(

@@ -82,8 +82,7 @@ class Worker:
         """Forget all sequences, all contents, and the batches that will never end."""
         self.walks.spill.stop_reading()
         self.in_flight.reset()
-        for sequence_id in self.sequences.sequences():
-            self.sequences.leave(sequence_id)
+        self.sequences.clear()
         self.walks.directory.forget()
 
     def open_device(self) -> None:

@@ -113,7 +113,7 @@ def build_worker(
     pool_file = read_pool_file(generator_backend.kv_pool_config_path)
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
-    layout = CacheLayout(generator_backend.cache_pool.npu_cache)
+    layout = CacheLayout(generator_backend.cache_pool.npu_cache, int(kvcache_settings.num_npu_blocks))
     shard = _shard(generator_backend, kvcache_settings, infer_context, options)
     counters = Counters()
     pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)

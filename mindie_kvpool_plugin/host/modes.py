@@ -9,7 +9,14 @@ from mindie_kvpool_plugin import support
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host.eligibility import plugin_words
 
-_PLUGINS = frozenset({"mtp", "la", "memory_decoding", "splitfuse"})
+SETTLES_LATE = {"la": True, "memory_decoding": False, "mtp": False}
+"""Speculative plugin -> whether the tokens a step answers have their KV in place one step later only.
+
+``la`` computes a guess that it accepts from another branch than the first again (la/decoding_policy.py); the others
+write an accepted token's KV where it stays.
+"""
+
+_PLUGINS = frozenset({"splitfuse", *SETTLES_LATE})
 _ROLES = {"prefill": "pd_prefill", "decoder": "pd_decode", "flex": "pd_flex"}
 
 
@@ -49,3 +56,8 @@ def refuse_unsupported(active: Collection[str]) -> None:
     refused = support.refusals(active)
     if refused:
         raise HostCompatError("\n".join(refusal() for refusal in refused))
+
+
+def settles_late(active: Collection[str]) -> bool:
+    """Whether of what a step answers only what it began with is certain."""
+    return any(SETTLES_LATE.get(key, False) for key in active)

@@ -3,8 +3,8 @@
 Worker process.  ``model_inputs_update``, ``plugin_cache_update``, ``plugin_cache_clear``, the free events and
 writes between batches run on the step thread; under asynchronous scheduling ``sample_preprocess`` and
 ``plugin_verify`` run on the forward thread, ``blocks_pulled`` on a transfer thread, ``device_closing`` on the
-host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread; it
-is never held while somebody waits for the device.  Each method translates and delegates; none decides, and none
+host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread, which
+never waits for the device while it holds it: the batch in flight may need the step thread to go on.  Each method translates and delegates; none decides, and none
 raises: what goes wrong costs a recompute.  The host builds this class twice, the first time for warm-up without a
 pool: that one does nothing.
 """
@@ -159,7 +159,7 @@ class KvPoolPlugin:
     def blocks_pulled(self, find_blocks: Callable[[], BlockIds]) -> None:
         """At any time, on a transfer thread: another node's blocks are about to be copied into these."""
         if self._worker is not None:
-            # asked before the lock is taken: the batch in flight may need the step thread to go on
+            # asked before the lock is taken, see above
             is_idle = self._worker.device_idle()
             self._give_blocks_up(self._worker, find_blocks, is_computed=lambda: is_idle)
 

@@ -127,7 +127,7 @@ def build_worker(
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
         share = _block_share(infer_context.spcp_parallel_info)
         adapters = Adapters(generator_backend.model_wrapper)
-        sequences = SequenceTable(infer_context, block_size, settles_late="la" in active, share=share)
+        sequences = SequenceTable(infer_context, block_size, settles_late=modes.settles_late(active), share=share)
         in_flight = InFlight()
 
         def device_idle() -> bool:

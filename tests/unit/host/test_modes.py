@@ -72,3 +72,25 @@ def test_every_refusal_is_named_at_once():
     """Who asks for two refused modes hears of both."""
     with pytest.raises(HostCompatError, match=r"(?s)layerwise.*multimodal"):
         modes.refuse_unsupported(active(multimodal=True, layerwise_disaggregated=True))
+
+
+@pytest.mark.parametrize(("plugin", "late"), [("la", True), ("mtp", False), ("memory_decoding", False)])
+def test_every_speculative_plugin_is_decided_on(plugin, late):
+    """Whether the end of an answer may be stored as soon as it ends."""
+    assert modes.settles_late(active(plugin_type=f"prefix_cache,{plugin},kv_pool")) is late
+
+
+def test_no_speculative_plugin_of_the_host_is_forgotten(host_plugins):
+    """The host's own list, but for what is no speculation."""
+    assert host_plugins - {"prefix_cache", "splitfuse"} == set(modes.SETTLES_LATE)
+
+
+@pytest.fixture
+def host_plugins():
+    """Names of the white list (plugin_utils.py) as the stand-in has them; tests/host compares it with the real one."""
+    from mindie_kvpool_plugin.simulator import host_modules
+
+    host_modules.install()
+    from mindie_llm.text_generator.plugins.plugin_utils import PLUGIN_WHITE_LIST
+
+    return set(PLUGIN_WHITE_LIST) - {"kv_pool"}

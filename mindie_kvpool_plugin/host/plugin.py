@@ -3,10 +3,11 @@
 Worker process.  ``model_inputs_update``, ``plugin_cache_update``, ``plugin_cache_clear``, the free events and
 writes between batches run on the step thread; under asynchronous scheduling ``sample_preprocess`` and
 ``plugin_verify`` run on the forward thread, ``blocks_pulled`` on a transfer thread, ``device_closing`` on the
-host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread, which
-never waits for the device while it holds it: the batch in flight may need the step thread to go on.  Each method translates and delegates; none decides, and none
-raises: what goes wrong costs a recompute.  The host builds this class twice, the first time for warm-up without a
-pool: that one does nothing.
+host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread,
+which never waits for the device while it holds it: the batch in flight may need the step thread to go on.
+
+Each method translates and delegates; none decides, and none raises: what goes wrong costs a recompute.  The host
+builds this class twice, the first time for warm-up without a pool: that one does nothing.
 """
 
 from __future__ import annotations

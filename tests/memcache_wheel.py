@@ -88,7 +88,7 @@ def is_prepared() -> bool:
 
 
 @contextlib.contextmanager
-def meta_service(capacity_bytes: int) -> Iterator[Path]:
+def meta_service(capacity_bytes: int) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     """A meta service of the wheel, and its clients' configuration, whose place the library read when it was loaded."""
     ports = [free_port() for _ in range(3)]
     local, meta = Path(os.environ[VARIABLE]), Path(os.environ[PREPARED]) / "mmc-meta.conf"
@@ -118,7 +118,7 @@ def meta_service(capacity_bytes: int) -> Iterator[Path]:
     try:
         for port in ports[:2]:
             wait_until(lambda port=port: _accepts(port), 20, f"MemCache's meta service on port {port}")
-        yield local
+        yield local, process
     finally:
         process.kill()
         process.wait()

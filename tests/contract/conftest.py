@@ -30,7 +30,7 @@ def _own_memcache() -> Iterator[dict[str, object]]:
     """The stand-in, or the wheel itself where ``test_memcache_wheel`` has prepared a process for it."""
     with contextlib.ExitStack() as stack:
         if memcache_wheel.is_prepared():
-            config_path = stack.enter_context(memcache_wheel.meta_service(CAPACITY_BYTES))
+            config_path, _ = stack.enter_context(memcache_wheel.meta_service(CAPACITY_BYTES))
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             _, config_path = stack.enter_context(memcache_standin.standing_in(CAPACITY_BYTES, folder))

@@ -119,7 +119,7 @@ class MemcachePool(PoolBackend):
     def _answer(
         self, what: str, keys: Sequence[str], good: int, call: Callable[[Store, list[int]], Sequence[int]]
     ) -> list[bool]:
-        rows = [row for row, key in enumerate(keys) if 0 < len(key.encode()) <= MAX_KEY_BYTES]
+        rows = [row for row, key in enumerate(keys) if _is_key(key)]
         found: Sequence[int] = []
         if rows:
             with self._share.lent() as store:
@@ -147,6 +147,10 @@ class _Places:
         """Whether a registered region of device memory has this byte."""
         at = bisect_right(self._starts, address) - 1
         return at >= 0 and address < self._starts[at] + self._regions[at].size_bytes
+
+
+def _is_key(key: str) -> bool:
+    return 0 < len(key) <= MAX_KEY_BYTES and (key.isascii() or len(key.encode()) <= MAX_KEY_BYTES)
 
 
 def _layers(

@@ -103,3 +103,11 @@ def test_caches_that_cannot_be_addressed_are_refused():
         CacheLayout([(torch.zeros(6, 4, 2, 8), torch.zeros(5, 4, 2, 8))])
     with pytest.raises(HostCompatError, match="empty"):
         CacheLayout([])
+
+
+def test_regions_say_whether_they_are_device_memory():
+    """Some transports copy host and device memory in different ways."""
+    on_host = CacheLayout(cache()).regions()
+    on_device = CacheLayout([(torch.empty(6, 4, 1, 8, device="meta"),)]).regions()
+    assert {region.is_device for region in on_host} == {False}
+    assert {region.is_device for region in on_device} == {True}

@@ -1,7 +1,7 @@
 """Writes the whole schemas for editors from one source per fact: ``make schemas``.
 
 ``source/config.json`` describes config.json of the newest host; ``source/versions.json`` says, version by
-version going back, what was different (merge patches, RFC 7396); ``source/memcache.json`` has MemCache's keys.
+version going back, what was different (merge patches, RFC 7396); ``source/memcache_local.json`` has MemCache's keys.
 Everything of this package's own comes from its records (``options/records.py``).  Titles are made from names.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.check.schema.records import object_schema
-from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MemcacheOptions, MooncakeOptions
 
 FOLDER = Path(__file__).parent
 ADDRESS = "https://mindie-kvpool-plugin.invalid/schemas"
@@ -30,7 +30,15 @@ def schemas() -> dict[str, dict[str, Any]]:
     newest = made["config-3.0.0"]["properties"]["BackendConfig"]["properties"]["kvPoolConfig"]
     made["kvpool"] = newest
     made["mooncake"] = mooncake_schema()
-    made["memcache"] = with_section(source("memcache"))
+    made["memcache"] = with_section(
+        object_schema(MemcacheOptions)
+        | {
+            "title": "MemCache pool file",
+            "description": "The file kvPoolConfig.configPath names when backend is memcache: where MemCache's own "
+            "configuration is, and one section for the kv_pool plugin. UTF-8 without BOM.",
+        }
+    )
+    made["memcache_local"] = source("memcache_local")
     made["local_dram"] = with_section(
         object_schema(LocalDramOptions)
         | {

@@ -12,11 +12,13 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.spill import Replica
+from mindie_kvpool_plugin.host.adapters import Adapters
+from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
-from mindie_kvpool_plugin.host.worker import Worker
+from mindie_kvpool_plugin.host.worker import PoolWorker
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
@@ -81,7 +83,7 @@ def plugin(
     layout = CacheLayout(tensors)
     memory = DirectMemory(layout, 0)
     sequences = SequenceTable(contexts, BLOCK_SIZE)
-    walks = assemble.build_worker(
+    walks = assemble.build_walks(
         pool,
         KvPoolOptions(queue_capacity_blocks=1 << 20),
         memory,
@@ -93,12 +95,16 @@ def plugin(
         agree=lambda lengths: lengths,
         async_write=async_write,
     )
-    made = object.__new__(KvPoolPlugin)
-    made.infer_context = contexts
+    # as the host builds it for its warm-up, without a pool
+    bare, warm_up = types.SimpleNamespace(kv_pool_backend="", kv_pool_config_path=""), types.SimpleNamespace()
+    warm_up.num_npu_blocks = 1
+    made = KvPoolPlugin(bare, warm_up, contexts, None)
     made.counters = walks.counters
-    made._worker = Worker(
+    made._worker = PoolWorker(
         walks=walks,
         sequences=sequences,
+        adapters=Adapters(bare),
+        share=BlockShare(),
         in_flight=InFlight(),
         device_idle=lambda: True,
         agreement=None,
@@ -118,6 +124,8 @@ def batch(sequence_ids, tables, *, tokens=None, lengths=None, computed=None, pro
         all_sequence_ids=np.asarray(sequence_ids, dtype=np.int64),
         batch_block_tables=tables,
         batch_dp_rank_ids=None,
+        batch_is_prefill=None,
+        batch_use_beam_search=None,
         batch_seq_len=lengths,
         input_ids=tokens,
         computed_blocks=computed,

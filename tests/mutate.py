@@ -18,7 +18,7 @@ from mindie_kvpool_plugin.host import modes, step_view, weights
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
-from mindie_kvpool_plugin.host.worker import Worker
+from mindie_kvpool_plugin.host.worker import PoolWorker
 
 WRITES = "tests/walks/test_block_writes.py"
 
@@ -88,7 +88,7 @@ MUTATIONS = {
         KvPoolPlugin, "device_closing", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
     ),
     "a device is never opened again": Mutation(
-        Worker, "open_device", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
+        PoolWorker, "open_device", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
     ),
     "a closed device's contents are believed": Mutation(
         DeviceGate, "is_open", lambda self: True, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"

@@ -22,7 +22,7 @@ from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
 from mindie_kvpool_plugin.host.free_events import subscribe
 from mindie_kvpool_plugin.host.step_view import NewPrompt
-from mindie_kvpool_plugin.host.worker import Worker, build_worker
+from mindie_kvpool_plugin.host.worker import PoolWorker, build_worker
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
 
@@ -46,7 +46,7 @@ class KvPoolPlugin:
         del plugin_data_param
         self.infer_context = infer_context
         self.counters = Counters()
-        self._worker: Worker | None = None
+        self._worker: PoolWorker | None = None
         self._log = RateLimited()
         self._lock = threading.RLock()
         # the warm-up instance sees the backend's name blanked and a throw-away cache of one block
@@ -180,7 +180,7 @@ class KvPoolPlugin:
             self._stumbled(worker, "hearing of blocks that were pulled")
 
     def _give_blocks_up(
-        self, worker: Worker, find_blocks: Callable[[], BlockIds], is_computed: Callable[[], bool]
+        self, worker: PoolWorker, find_blocks: Callable[[], BlockIds], is_computed: Callable[[], bool]
     ) -> None:
         try:
             block_ids = find_blocks()
@@ -237,7 +237,7 @@ class KvPoolPlugin:
 
     # -- the walks' first steps ---------------------------------------------------------------------------
 
-    def _prefill(self, worker: Worker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
+    def _prefill(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
         new = step_view.new_prompts(metadata, cache_ids, worker.dp_rank)
         adapters = {p.row: worker.adapters.find(p.adapter) for p in new if p.adapter is not None}
         prompts = [self._enter(worker, p, metadata.batch_block_tables, adapters.get(p.row)) for p in new]
@@ -253,7 +253,7 @@ class KvPoolPlugin:
         lengths[rows] = worker.walks.prefill.run(prompts, hits)
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
-    def _enter(self, worker: Worker, new: NewPrompt, table: Any, adapter: Adapter | None) -> Prompt:
+    def _enter(self, worker: PoolWorker, new: NewPrompt, table: Any, adapter: Adapter | None) -> Prompt:
         can_be_named = new.adapter is None or adapter is not None
         self.counters.unnamed_prompts += not can_be_named
         indexes, block_ids = worker.sequences.enter(
@@ -267,7 +267,7 @@ class KvPoolPlugin:
         )
         return Prompt(new.row, new.sequence_id, len(new.tokens), indexes, block_ids, new.computed)
 
-    def _hit(self, worker: Worker, new: NewPrompt, prompt: Prompt, adapter: Adapter | None) -> PoolHit:
+    def _hit(self, worker: PoolWorker, new: NewPrompt, prompt: Prompt, adapter: Adapter | None) -> PoolHit:
         promised = (prompt.indexes >= new.computed) & (prompt.indexes < new.promised)
         can_be_named = new.adapter is None or adapter is not None
         return PoolHit(
@@ -281,7 +281,7 @@ class KvPoolPlugin:
             adapter=adapter,
         )
 
-    def _give_hits_up(self, worker: Worker, model_inputs: Any, metadata: Any) -> None:
+    def _give_hits_up(self, worker: PoolWorker, model_inputs: Any, metadata: Any) -> None:
         """Compute all of a batch, as the other ranks will: they wait to hear what this one has."""
         rows, lengths, _ = step_view.promises(metadata)
         agreed = worker.walks.prefill.give_up(len(rows))
@@ -289,7 +289,7 @@ class KvPoolPlugin:
             lengths[rows] = agreed
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
-    def _go_on(self, worker: Worker, metadata: Any, cache_ids: Any) -> None:
+    def _go_on(self, worker: PoolWorker, metadata: Any, cache_ids: Any) -> None:
         """Sequences that go on: guard the blocks they write next, note the ones they were given."""
         spill, directory = worker.walks.spill, worker.walks.directory
         rows = step_view.going_rows(metadata, worker.dp_rank)
@@ -305,7 +305,7 @@ class KvPoolPlugin:
             spill.hand_over(block_ids, sequence_id)
             spill.wait(block_ids)
 
-    def _stumbled(self, worker: Worker, doing: str) -> None:
+    def _stumbled(self, worker: PoolWorker, doing: str) -> None:
         self.counters.hook_errors += 1
         worker.walks.spill.stop_reading()
         with self._lock:

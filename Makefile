@@ -44,7 +44,7 @@ soak: $(READY)
 	.venv/bin/python -m chaos.soak
 
 # medians of interleaved runs beside their baselines: a few minutes (benchmarks/README.md)
-BENCHMARKS := start keys addresses lookup reload_spill step replay
+BENCHMARKS := check start keys addresses lookup reload_spill step replay
 
 bench: $(READY)
 	@for name in $(BENCHMARKS); do .venv/bin/python -m benchmarks.bench_$$name || exit 1; done

@@ -33,20 +33,20 @@ class Mutation:
     test: str
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _nothing(*args, **kwargs):
     """Instead of a guard."""
 
 
-def _all_certain(enter: Callable[..., Any]) -> Callable[..., Any]:
+def _all_certain(enter):
     return lambda *args, **kwargs: enter(*args, **{**kwargs, "certain": None})
 
 
 @contextlib.contextmanager
-def _let_everybody_in(self: DeviceGate) -> Any:
+def _let_everybody_in(self):
     yield True
 
 
-def _first_ranks_only(metadata: Any, dp_rank: int) -> Any:
+def _first_ranks_only(metadata, dp_rank):
     return (metadata.all_sequence_ids >= 0).nonzero()[0]
 
 
@@ -116,7 +116,7 @@ MUTATIONS = {
 """What is taken away -> how, and which test sees it."""
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     """Apply the mutation that the environment names."""
     mutation = MUTATIONS[os.environ["KVPOOL_MUTATION"]]
     setattr(mutation.owner, mutation.name, mutation.instead)

@@ -1,7 +1,10 @@
 """What a commit is judged by is the same on every machine and at every place that says it."""
 
+import ast
 import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -13,6 +16,19 @@ def test_the_pre_commit_hooks_are_the_lines_of_make_lint():
     hooks = re.findall(r"^ +entry: (.*)$", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"), re.MULTILINE)
     assert hooks == [line.strip() for line in recipe[1].splitlines()]
     assert len(hooks) == 3
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_functions_that_nothing_checks_have_no_annotations(folder):
+    """One choice for all tests: an annotation that mypy never reads is a comment that may lie."""
+    annotated = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.returns or any(isinstance(each, ast.arg) and each.annotation for each in ast.walk(node.args)))
+    ]
+    assert annotated == []
 
 
 def test_the_tools_of_developers_are_pinned():

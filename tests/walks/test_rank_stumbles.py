@@ -1,7 +1,5 @@
 """One rank of two stumbles before it can say what it has: nobody waits, all recompute alike."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,5 +1,5 @@
-# make demo | test | lint | schemas | chaos | soak | bench: each sets up all it needs on a bare Debian machine with Python.
-.PHONY: demo test lint schemas chaos soak bench clean
+# make demo | test | test-oldest | lint | schemas | chaos | soak | bench: each sets up all it needs on a bare Debian machine with Python.
+.PHONY: demo test test-oldest lint schemas chaos soak bench clean
 
 READY := .venv/.ready
 
@@ -14,6 +14,17 @@ demo: $(READY)
 test: $(READY)
 	.venv/bin/python -m pytest
 
+# the unit tests on the oldest Python that is supported; OLDEST says where it is if it is not found
+OLDEST ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10.*/bin/python; do \
+  $$python -c '' 2>/dev/null && echo $$python && break; done)
+HOW_TO_GET_IT := "no Python 3.10 here: 'pyenv install 3.10' builds one, 'uv python install 3.10' brings one; then OLDEST=<path>"
+
+test-oldest:
+	@test -n "$(OLDEST)" || { echo $(HOW_TO_GET_IT) >&2; exit 1; }
+	PYTHON=$(OLDEST) VENV=.venv-oldest .ci/setup
+	.venv-oldest/bin/python -m pytest tests/unit
+
+# .pre-commit-config.yaml runs the same before each commit, after `.venv/bin/pre-commit install`
 lint: $(READY)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -34,10 +45,10 @@ soak: $(READY)
 	.venv/bin/python -m chaos.soak
 
 # medians of interleaved runs beside their baselines: a few minutes (benchmarks/README.md)
-BENCHMARKS := start keys addresses lookup reload_spill step replay
+BENCHMARKS := check start keys addresses lookup reload_spill step replay
 
 bench: $(READY)
 	@for name in $(BENCHMARKS); do .venv/bin/python -m benchmarks.bench_$$name || exit 1; done
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-oldest build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

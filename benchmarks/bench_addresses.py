@@ -4,12 +4,9 @@ And what a host of this kind spends on such a hit without any of it: a hash step
 per block, a view per block and segment.  Both baselines are written here for the purpose.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from benchmarks import measure, parts
-from benchmarks.measure import Row
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.host.device_memory import CacheLayout
 
@@ -17,11 +14,11 @@ LAYERS, SEGMENTS, BLOCKS = 61, 2, 256
 WORD = (1 << 64) - 1
 
 
-def views(tensors, ids: list[int]) -> list[list[int]]:
+def views(tensors, ids):
     return [[segment[index].data_ptr() for layer in tensors for segment in layer] for index in ids]
 
 
-def plain_hit(tensors, tokens: np.ndarray, ids: list[int]) -> object:
+def plain_hit(tensors, tokens, ids):
     seed, names = 0, []
     for at, token in enumerate(tokens.tolist(), 1):
         seed ^= (token + 0x9E3779B97F4A7C15 + (seed << 6) + (seed >> 2)) & WORD
@@ -30,12 +27,12 @@ def plain_hit(tensors, tokens: np.ndarray, ids: list[int]) -> object:
     return names, views(tensors, ids)
 
 
-def our_hit(layout: CacheLayout, keys: block_keys.BlockKeys, tokens: np.ndarray, ids: np.ndarray) -> object:
+def our_hit(layout, keys, tokens, ids):
     names = keys.data(block_keys.hex_digests(block_keys.digest_chain(tokens, parts.BLOCK_SIZE)))
     return names, layout.buffers(ids).addresses.tolist()
 
 
-def rows() -> list[Row]:
+def rows():
     tensors = parts.cache(LAYERS, SEGMENTS, 2 * BLOCKS)
     layout = CacheLayout(tensors)
     ids = np.random.default_rng(0).permutation(2 * BLOCKS)[:BLOCKS].astype(np.int64)

@@ -1,20 +1,17 @@
 """The host's hash chain and our digest chain over a prompt of 32k tokens."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
 
 from benchmarks import measure
-from benchmarks.measure import Row
 from mindie_kvpool_plugin.blocks import HashedTokens
 from mindie_kvpool_plugin.core import block_keys
 
 TOKENS, BLOCK_SIZE = 32_768, 128
 
 
-def rows() -> list[Row]:
+def rows():
     tokens = np.random.default_rng(0).integers(0, 150_000, TOKENS)
     text = tokens.tobytes()
     notes = HashedTokens()

@@ -1,14 +1,11 @@
 """The scheduler's question for 256 blocks at tp 8 to a real master, against the raw client's batch_is_exist."""
 
-from __future__ import annotations
-
 import statistics
 import time
 
 import numpy as np
 
 from benchmarks import measure, parts, service
-from benchmarks.measure import Row
 from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
@@ -25,22 +22,22 @@ ROUNDS, IN_A_ROW = 20, 20
 class Question:
     """Host keys with fresh strings for every call, as the host builds them."""
 
-    def __init__(self, hashes: list[int]) -> None:
+    def __init__(self, hashes):
         self.hashes = hashes
 
-    def keys(self) -> list[str]:
+    def keys(self):
         return [f"{value}_{rank}_{RANKS}_{MODEL}" for value in self.hashes for rank in range(RANKS)]
 
-    def aliases(self, count: int = BLOCKS) -> list[str]:
+    def aliases(self, count=BLOCKS):
         return alias_keys("default", MODEL, self.hashes[:count])
 
 
-def rows() -> list[Row]:
+def rows():
     hashes = np.random.default_rng(0).integers(1 << 60, 1 << 62, BLOCKS).tolist()
     stored, unknown = Question(hashes), Question([value + 1 for value in hashes])
-    taken: dict[str, list[float]] = {}
+    taken = {}
 
-    def timed(name: str, call, argument) -> None:
+    def timed(name, call, argument):
         began = time.perf_counter()
         call(argument)
         taken.setdefault(name, []).append(time.perf_counter() - began)
@@ -54,7 +51,7 @@ def rows() -> list[Row]:
             SchedulerLookup(asked, "default", FIRST) for asked in (pool, limited_pool, pool)
         )
 
-        def ask(name: str, lookup: SchedulerLookup, question: Question) -> None:
+        def ask(name, lookup, question):
             """As if for the first time: nothing is remembered."""
             lookup._recent = RecentAnswers(pool.answer_proof_s, "0_", time.monotonic)
             timed(name, lookup.batch_exist, question.keys())
@@ -91,7 +88,7 @@ def rows() -> list[Row]:
     ]
 
 
-def _left_alone() -> list[float]:
+def _left_alone():
     """Seconds of three calls that end at an open breaker."""
     pool = GuardedPool(parts.NoMovePool(), "scripted", BreakerPolicy(failures=1, retry_s=3600.0), Counters())
     pool.inner.get = lambda keys, buffers: Answers([False] * len(keys), "planted")

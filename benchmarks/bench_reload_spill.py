@@ -1,14 +1,11 @@
 """Bytes per second: local_dram against memcpy, mooncake against the raw client's best on the same buffers."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 
 import numpy as np
 
 from benchmarks import measure, service
-from benchmarks.measure import Row
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
@@ -28,13 +25,13 @@ RAW_SLICES = (224, 448, 896, 1792)
 class Blocks:
     """Blocks one behind the other, written once so that their pages are there."""
 
-    def __init__(self, num_blocks: int, segments: int, segment_bytes: int, fill: int) -> None:
+    def __init__(self, num_blocks, segments, segment_bytes, fill):
         self.bytes = np.full(num_blocks * segments * segment_bytes, fill, dtype=np.uint8)
         places = np.arange(num_blocks * segments, dtype=np.int64).reshape(num_blocks, segments) * segment_bytes
         self.buffers = Buffers(self.bytes.ctypes.data + places, np.full(segments, segment_bytes, dtype=np.int64))
 
 
-def local_dram() -> list[Row]:
+def local_dram():
     found = []
     for block_bytes, segments in LAYOUTS:
         segment_bytes = block_bytes // segments // 64 * 64
@@ -43,20 +40,20 @@ def local_dram() -> list[Row]:
         room, plain = np.ones_like(source.bytes), np.ones_like(source.bytes)
         pool = LocalDram(source.bytes.nbytes + 1)
         number = itertools.count()
-        names: list[str] = []
+        names = []
 
-        def put(pool=pool, source=source, number=number, names=names, num_blocks=num_blocks) -> None:
+        def put(pool=pool, source=source, number=number, names=names, num_blocks=num_blocks):
             turn = next(number)
             names[:] = [f"{turn}/{index}" for index in range(num_blocks)]
             assert all(pool.put(names, source.buffers))
 
-        def get(pool=pool, target=target, names=names) -> None:
+        def get(pool=pool, target=target, names=names):
             assert all(pool.get(names, target.buffers))
 
-        def memcpy(source=source, room=room) -> None:
+        def memcpy(source=source, room=room):
             ctypes.memmove(room.ctypes.data, source.bytes.ctypes.data, room.nbytes)
 
-        def by_segment(source=source, plain=plain, segment_bytes=segment_bytes) -> None:
+        def by_segment(source=source, plain=plain, segment_bytes=segment_bytes):
             to, at = plain.ctypes.data, source.bytes.ctypes.data
             for place in range(0, plain.nbytes, segment_bytes):
                 ctypes.memmove(to + place, at + place, segment_bytes)
@@ -70,7 +67,7 @@ def local_dram() -> list[Row]:
     return found
 
 
-def mooncake() -> list[Row]:
+def mooncake():
     found = []
     cases = [("owner process", 0), ("client without memory", 1)]
     registered = []  # kept: a region is registered once, and freed memory would come again under the same address
@@ -88,11 +85,11 @@ def mooncake() -> list[Row]:
     return found
 
 
-def _region(blocks: Blocks):
+def _region(blocks):
     return Region(blocks.bytes.ctypes.data, blocks.bytes.nbytes)
 
 
-def _against_raw(pool, place: str, source: Blocks, target: Blocks, num_blocks: int) -> list[Row]:
+def _against_raw(pool, place, source, target, num_blocks):
     store, config = service.raw(pool)
     segments = len(source.buffers.sizes)
     sizes = [source.buffers.sizes.tolist()] * num_blocks
@@ -100,27 +97,27 @@ def _against_raw(pool, place: str, source: Blocks, target: Blocks, num_blocks: i
     names = [f"{place}/{index}" for index in range(num_blocks)]
     expected = source.buffers.block_bytes
 
-    def pieces(slices: int):
+    def pieces(slices):
         step = max(1, slices // segments)
         return [slice(at, at + step) for at in range(0, num_blocks, step)]
 
-    def raw_put(slices: int) -> None:
+    def raw_put(slices):
         for part in pieces(slices):
             assert set(store.batch_put_from_multi_buffers(names[part], out[part], sizes[part], config)) == {0}
 
-    def raw_get(slices: int) -> None:
+    def raw_get(slices):
         for part in pieces(slices):
             answers = store.batch_get_into_multi_buffers(names[part], back[part], sizes[part], False)
             assert set(answers) == {expected}
 
-    def emptied() -> None:
+    def emptied():
         for name in names:
             store.remove(name, True)
 
-    def put() -> None:
+    def put():
         assert all(pool.put(names, source.buffers))
 
-    def get() -> None:
+    def get():
         assert all(pool.get(names, target.buffers))
 
     puts = {"ours": put, **{f"raw {count}": (lambda count=count: raw_put(count)) for count in RAW_SLICES}}
@@ -137,7 +134,7 @@ def _against_raw(pool, place: str, source: Blocks, target: Blocks, num_blocks: i
     return rows
 
 
-def rows() -> list[Row]:
+def rows():
     return [*local_dram(), *mooncake()]
 
 

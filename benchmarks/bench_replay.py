@@ -4,8 +4,6 @@ Prompt tokens that need no computing are counted, not timed: the stand-in model 
 one would.  The hooks are timed inside the engine, beside the host's own prefix_cache hooks.
 """
 
-from __future__ import annotations
-
 import statistics
 
 from benchmarks import measure
@@ -13,7 +11,7 @@ from benchmarks.measure import Row
 from mindie_kvpool_plugin.pools.local_dram import pool_of
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
-from mindie_kvpool_plugin.simulator.run import Result, RunConfig, opened_pool, run_with_pool
+from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_pool
 from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, read_trace
 from mindie_kvpool_plugin.simulator.traffic import replay
 
@@ -22,11 +20,11 @@ LATENT_RANKS = 8
 DATA_KEY_PARTS = 4  # namespace / fingerprint / digest / shard; an alias has three
 
 
-def hook_seconds(result: Result, plugin: str) -> float:
+def hook_seconds(result, plugin):
     return sum(seconds for name, seconds in result.hook_seconds.items() if name.startswith(plugin))
 
 
-def rows() -> list[Row]:
+def rows():
     trace = read_trace(BUNDLED_TRACE, REQUESTS)
     unique = len({name for request in trace for name in request.hash_ids})
     found = []
@@ -45,7 +43,7 @@ def rows() -> list[Row]:
     return [*found, latent_bytes()]
 
 
-def latent_bytes() -> Row:
+def latent_bytes():
     """Pool bytes per cached token of an MLA model on 8 ranks, data and aliases counted apart."""
     shape = ModelShape(num_kv_heads=1, mla=(512, 64), dtype="bfloat16")
     engine = EngineConfig(shape=shape, tp=LATENT_RANKS, hbm_blocks=64)

@@ -1,7 +1,5 @@
 """Start-up: seconds until the weights have a name, for 200 shards, cold, warm and for the second rank of a machine."""
 
-from __future__ import annotations
-
 import logging
 import os
 import statistics
@@ -10,7 +8,6 @@ import time
 from pathlib import Path
 
 from benchmarks import measure
-from benchmarks.measure import Row
 from mindie_kvpool_plugin.host import weights
 
 SHARDS = 200
@@ -19,7 +16,7 @@ ROUNDS = 7
 TARGET_S = 2.0
 
 
-def make_model(directory: Path) -> None:
+def make_model(directory):
     (directory / "config.json").write_text('{"model_type": "deepseek_v3"}')
     samples = weights.MAX_SAMPLES // SHARDS
     for number in range(SHARDS):
@@ -31,7 +28,7 @@ def make_model(directory: Path) -> None:
     os.sync()
 
 
-def forget_pages(directory: Path) -> None:
+def forget_pages(directory):
     """Out of the page cache, so that the next read goes to the disk."""
     for path in directory.iterdir():
         descriptor = os.open(path, os.O_RDONLY)
@@ -39,24 +36,24 @@ def forget_pages(directory: Path) -> None:
         os.close(descriptor)
 
 
-def forget_shared(directory: Path) -> None:
+def forget_shared(directory):
     for path in directory.iterdir():
         path.unlink()
 
 
-def timed(directory: Path) -> float:
+def timed(directory):
     began = time.perf_counter()
     weights.name_of(str(directory))
     return time.perf_counter() - began
 
 
-def rows() -> list[Row]:
+def rows():
     logging.getLogger("mindie_kvpool").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(dir=".") as model, tempfile.TemporaryDirectory() as shared:
         tempfile.tempdir = shared
         directory = Path(model).resolve()
         make_model(directory)
-        taken: dict[str, list[float]] = {"cold": [], "warm": [], "shared": []}
+        taken = {"cold": [], "warm": [], "shared": []}
         for _ in range(ROUNDS):
             forget_shared(Path(shared))
             forget_pages(directory)

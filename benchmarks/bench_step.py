@@ -1,17 +1,13 @@
 """What the hooks add: to decode, to prefill, when a request ends, at a fence; and how it grows with the blocks."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from benchmarks import measure, parts
-from benchmarks.measure import Row
 from mindie_kvpool_plugin.core.fence import Fence
 
 BATCH = 200
@@ -20,14 +16,14 @@ PROMPT_BLOCKS = PROMPT_TOKENS // parts.BLOCK_SIZE
 LAYERS, SEGMENTS = 61, 2
 
 
-def decode(is_async: bool, num_blocks: int = 4096) -> float:
+def decode(is_async, num_blocks=4096):
     """Median seconds of the hook for a decode batch in which no block fills up."""
     with decoding(is_async, num_blocks) as (step, bare):
         taken = measure.interleaved({"step": step, "bare": bare}, rounds=41, inner=50)
     return taken["step"] - taken["bare"]
 
 
-def decode_growth(few: int, many: int) -> tuple[float, float]:
+def decode_growth(few, many):
     """The same with few and with many blocks, turn about."""
     with decoding(False, few) as (small, bare), decoding(False, many) as (large, _):
         taken = measure.interleaved({"small": small, "large": large, "bare": bare}, rounds=41, inner=50)
@@ -35,7 +31,7 @@ def decode_growth(few: int, many: int) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def decoding(is_async: bool, num_blocks: int) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+def decoding(is_async, num_blocks):
     """A decode step with the hook, and what the bench itself does for it."""
     contexts = parts.Contexts(BATCH + 1, 1024)
     made = parts.plugin(
@@ -48,19 +44,19 @@ def decoding(is_async: bool, num_blocks: int) -> Iterator[tuple[Callable[[], Non
     for row, handle in enumerate(handles.tolist()):
         parts.prefill(made, 1000 + row, handle, contexts, ids[row], 500)
 
-    def step() -> None:
+    def step():
         # the host builds its table anew for each batch
         metadata = parts.batch(1000 + np.arange(BATCH), tables)
         made.model_inputs_update(None, metadata, None, handles, None)
 
-    def bare() -> None:
+    def bare():
         parts.batch(1000 + np.arange(BATCH), tables)
 
     yield step, bare
     made.close()
 
 
-def finished(pool: parts.NoMovePool, rounds: int = 600) -> tuple[list[float], list[float]]:
+def finished(pool, rounds=600):
     """Seconds the step thread spends when a request of 4,096 tokens ends, wall and CPU, one every few milliseconds."""
     taken, used = [], []
     with finishing(pool, 100_000) as finish:
@@ -72,9 +68,9 @@ def finished(pool: parts.NoMovePool, rounds: int = 600) -> tuple[list[float], li
     return taken, used
 
 
-def finished_growth(few: int, many: int, rounds: int = 600) -> tuple[float, float]:
+def finished_growth(few, many, rounds=600):
     """Median seconds of the same with few and with many blocks, turn about."""
-    taken: dict[int, list[float]] = {few: [], many: []}
+    taken = {few: [], many: []}
     with finishing(parts.NoMovePool(), few) as small, finishing(parts.NoMovePool(), many) as large:
         for _ in range(rounds):
             for count, finish in ((few, small), (many, large)):
@@ -84,14 +80,14 @@ def finished_growth(few: int, many: int, rounds: int = 600) -> tuple[float, floa
 
 
 @contextlib.contextmanager
-def finishing(pool: parts.NoMovePool, num_blocks: int) -> Iterator[Callable[[], tuple[float, float]]]:
+def finishing(pool, num_blocks):
     """Start a request of 4,096 tokens, and end it: wall and CPU seconds of its end."""
     tokens, blocks = 4096, 32
     contexts = parts.Contexts(2, tokens + 1)
     made = parts.plugin(pool, contexts, parts.cache(1, 2, num_blocks), async_write=True)
     numbers = itertools.count()
 
-    def finish() -> tuple[float, float]:
+    def finish():
         number = next(numbers)
         ids = (np.arange(blocks + 1) + number * 33) % num_blocks
         parts.prefill(made, number, 1, contexts, ids, tokens + 1)
@@ -104,7 +100,7 @@ def finishing(pool: parts.NoMovePool, num_blocks: int) -> Iterator[Callable[[], 
     made.close()
 
 
-def stillness(seconds: float, rounds: int = 600) -> list[float]:
+def stillness(seconds, rounds=600):
     """What the machine makes of a loop that would take ``seconds``: the part of a p99 that is not ours."""
     numbers = range(int(seconds * 8e7))
     taken = []
@@ -117,7 +113,7 @@ def stillness(seconds: float, rounds: int = 600) -> list[float]:
     return taken
 
 
-def pool_hit() -> tuple[float, float]:
+def pool_hit():
     """Whole CPU of a 32k-token hit that a pool answers at once, and its share for keys, addresses and lists."""
     num_blocks = 2 * PROMPT_BLOCKS
     contexts = parts.Contexts(2, PROMPT_TOKENS + 64)
@@ -125,11 +121,11 @@ def pool_hit() -> tuple[float, float]:
     ids = np.arange(PROMPT_BLOCKS + 1)
     number = iter(range(1 << 30))
 
-    def hit() -> None:
+    def hit():
         made._worker.walks.directory.forget()
         parts.prefill(made, next(number), 1, contexts, ids, PROMPT_TOKENS + 64, promised=PROMPT_BLOCKS)
 
-    def miss() -> None:
+    def miss():
         made._worker.walks.directory.forget()
         parts.prefill(made, next(number), 1, contexts, ids, PROMPT_TOKENS + 64)
 
@@ -138,7 +134,7 @@ def pool_hit() -> tuple[float, float]:
     return taken["hit"], taken["miss"]
 
 
-def rows() -> list[Row]:
+def rows():
     found = []
     for is_async in (False, True):
         name = "asynchronous" if is_async else "synchronous"

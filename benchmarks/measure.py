@@ -6,7 +6,6 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,25 +33,23 @@ class Row:
     is_met: bool | None
 
 
-def interleaved(
-    calls: Mapping[str, Callable[[], object]], rounds: int = MIN_ROUNDS, inner: int = 1
-) -> dict[str, float]:
+def interleaved(calls, rounds=MIN_ROUNDS, inner=1):
     """Median seconds of each call; every round runs each of them once (``inner`` times for very short ones)."""
     taken = seconds_of(calls, rounds, inner)
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
 def seconds_of(
-    calls: Mapping[str, Callable[[], object]],
-    rounds: int = MIN_ROUNDS,
-    inner: int = 1,
-    between: Callable[[], object] = lambda: None,
-) -> dict[str, list[float]]:
+    calls,
+    rounds=MIN_ROUNDS,
+    inner=1,
+    between=lambda: None,
+):
     """Seconds of each call in each round; ``between`` follows every call, outside the clock."""
     for call in calls.values():
         call()
         between()
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    taken = {name: [] for name in calls}
     for _ in range(max(MIN_ROUNDS, rounds)):
         for name, call in calls.items():
             began = time.perf_counter()
@@ -63,7 +60,7 @@ def seconds_of(
     return taken
 
 
-def against_best(taken: Mapping[str, list[float]], ours: str) -> tuple[str, float, float]:
+def against_best(taken, ours):
     """The best of the others, and the median seconds of ours and of it.
 
     It is chosen in the even rounds and judged in the odd ones: the least of several medians of the same
@@ -73,29 +70,29 @@ def against_best(taken: Mapping[str, list[float]], ours: str) -> tuple[str, floa
     return best, statistics.median(taken[ours][1::2]), statistics.median(taken[best][1::2])
 
 
-def percentile(values: Iterable[float], share: float) -> float:
+def percentile(values, share):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def faster(figure: str, value_s: float, baseline_s: float, at_least: float) -> Row:
+def faster(figure, value_s, baseline_s, at_least):
     """A row whose baseline takes ``at_least`` times as long."""
     ratio = baseline_s / value_s
     return Row(figure, value_s * 1e6, "us", baseline_s * 1e6, ratio, f">= {at_least:g} x", ratio >= at_least)
 
 
-def at_most(figure: str, value_s: float, baseline_s: float, factor: float) -> Row:
+def at_most(figure, value_s, baseline_s, factor):
     """A row that may take ``factor`` times its baseline."""
     ratio = value_s / baseline_s
     return Row(figure, value_s * 1e6, "us", baseline_s * 1e6, ratio, f"<= {factor:g} x", ratio <= factor)
 
 
-def below(figure: str, value_s: float, limit_s: float) -> Row:
+def below(figure, value_s, limit_s):
     """A row with an absolute target."""
     return Row(figure, value_s * 1e6, "us", None, None, f"<= {limit_s * 1e6:g} us", value_s <= limit_s)
 
 
-def speed(figure: str, num_bytes: int, value_s: float, baseline_s: float, at_least: float) -> Row:
+def speed(figure, num_bytes, value_s, baseline_s, at_least):
     """A row of throughput."""
     ratio = baseline_s / value_s
     return Row(
@@ -109,12 +106,12 @@ def speed(figure: str, num_bytes: int, value_s: float, baseline_s: float, at_lea
     )
 
 
-def seen(figure: str, value: float, unit: str) -> Row:
+def seen(figure, value, unit):
     """A row without target."""
     return Row(figure, value, unit, None, None, "-", None)
 
 
-def main(name: str, rows: Callable[[], list[Row]]) -> None:
+def main(name, rows):
     """Command line of a benchmark: a table, and with ``--json`` a file."""
     parser = argparse.ArgumentParser(prog=name)
     parser.add_argument("--json", type=Path, help="write the rows to this file")

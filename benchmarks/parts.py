@@ -1,22 +1,20 @@
 """One rank's worker without a host: the plugin's own objects around plain arrays."""
 
-from __future__ import annotations
-
 import types
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from mindie_kvpool_plugin import assemble
-from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.spill import Replica
+from mindie_kvpool_plugin.host.adapters import Adapters
+from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
-from mindie_kvpool_plugin.host.worker import Worker
+from mindie_kvpool_plugin.host.worker import PoolWorker
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
@@ -28,34 +26,34 @@ class NoMovePool(PoolBackend):
 
     put_proof_s = 10.0
 
-    def __init__(self, answer: bool = True, seconds: float = 0.0, pause=None) -> None:
+    def __init__(self, answer=True, seconds=0.0, pause=None):
         self._answer, self._seconds, self._pause = answer, seconds, pause
 
-    def _answers(self, count: int) -> list[bool]:
+    def _answers(self, count):
         if self._pause is not None:
             self._pause(self._seconds)
         return [self._answer] * count
 
-    def exists(self, keys: Sequence[str]) -> list[bool]:
+    def exists(self, keys):
         return self._answers(len(keys))
 
-    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+    def put(self, keys, buffers, groups=None):
         return self._answers(len(keys))
 
-    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+    def get(self, keys, buffers):
         return self._answers(len(keys))
 
-    def register(self, regions) -> None:
+    def register(self, regions):
         pass
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 class Contexts:
     """The host's context store, as far as it is read."""
 
-    def __init__(self, handles: int, tokens: int) -> None:
+    def __init__(self, handles, tokens):
         self.ids = np.random.default_rng(0).integers(1, 150_000, (handles, tokens))
         self.lengths = np.zeros(handles, dtype=np.int64)
 
@@ -66,7 +64,7 @@ class Contexts:
         return self.ids[handle]
 
 
-def cache(layers: int, segments: int, num_blocks: int, segment_bytes: int = 64):
+def cache(layers, segments, num_blocks, segment_bytes=64):
     """A small cache of the given shape: addresses do not depend on what a block holds."""
     return [
         tuple(torch.zeros((num_blocks, segment_bytes), dtype=torch.int8) for _ in range(segments))
@@ -74,14 +72,12 @@ def cache(layers: int, segments: int, num_blocks: int, segment_bytes: int = 64):
     ]
 
 
-def plugin(
-    pool: PoolBackend, contexts: Contexts, tensors, *, async_write: bool, is_async: bool = False
-) -> KvPoolPlugin:
+def plugin(pool, contexts, tensors, *, async_write, is_async=False):
     """A plugin that serves, built past the host."""
     layout = CacheLayout(tensors)
     memory = DirectMemory(layout, 0)
     sequences = SequenceTable(contexts, BLOCK_SIZE)
-    walks = assemble.build_worker(
+    walks = assemble.build_walks(
         pool,
         KvPoolOptions(queue_capacity_blocks=1 << 20),
         memory,
@@ -93,12 +89,16 @@ def plugin(
         agree=lambda lengths: lengths,
         async_write=async_write,
     )
-    made = object.__new__(KvPoolPlugin)
-    made.infer_context = contexts
+    # as the host builds it for its warm-up, without a pool
+    bare, warm_up = types.SimpleNamespace(kv_pool_backend="", kv_pool_config_path=""), types.SimpleNamespace()
+    warm_up.num_npu_blocks = 1
+    made = KvPoolPlugin(bare, warm_up, contexts, None)
     made.counters = walks.counters
-    made._worker = Worker(
+    made._worker = PoolWorker(
         walks=walks,
         sequences=sequences,
+        adapters=Adapters(bare),
+        share=BlockShare(),
         in_flight=InFlight(),
         device_idle=lambda: True,
         agreement=None,
@@ -118,6 +118,8 @@ def batch(sequence_ids, tables, *, tokens=None, lengths=None, computed=None, pro
         all_sequence_ids=np.asarray(sequence_ids, dtype=np.int64),
         batch_block_tables=tables,
         batch_dp_rank_ids=None,
+        batch_is_prefill=None,
+        batch_use_beam_search=None,
         batch_seq_len=lengths,
         input_ids=tokens,
         computed_blocks=computed,
@@ -127,9 +129,7 @@ def batch(sequence_ids, tables, *, tokens=None, lengths=None, computed=None, pro
     )
 
 
-def prefill(
-    made: KvPoolPlugin, sequence_id: int, handle: int, contexts: Contexts, block_ids, tokens: int, promised=None
-):
+def prefill(made, sequence_id, handle, contexts, block_ids, tokens, promised=None):
     """Run one prompt's hook."""
     table = np.asarray(block_ids, dtype=np.int32)[None, :]
     contexts.lengths[handle] = tokens

@@ -1,20 +1,16 @@
 """A Mooncake master and clients on this machine, for the length of a benchmark."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from mindie_kvpool_plugin.pools.mooncake import MooncakePool
 from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests.conftest import mooncake_keys, write_pool_file
 
 
 @contextlib.contextmanager
-def mooncake(segment_bytes: int, clients: int = 1) -> Iterator[list[MooncakePool]]:
+def mooncake(segment_bytes, clients=1):
     """The first client owns the memory, the others have none and reach it through sockets."""
     with MooncakeMaster("--default_kv_lease_ttl=5s") as master, tempfile.TemporaryDirectory() as folder:
         opened = []
@@ -28,7 +24,7 @@ def mooncake(segment_bytes: int, clients: int = 1) -> Iterator[list[MooncakePool
                 pool.close()
 
 
-def raw(pool: MooncakePool):
+def raw(pool):
     """The binding's own client inside a pool, and its configuration for a put as we make it."""
     with pool.link.client.lent() as connection:
         assert connection is not None

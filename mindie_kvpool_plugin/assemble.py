@@ -23,7 +23,7 @@ from mindie_kvpool_plugin.pools.registry import open_pool
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerWalks:
+class RankWalks:
     """One rank's walks and what they share.
 
     Attributes:
@@ -47,7 +47,7 @@ class WorkerWalks:
         self.pool.close()
 
 
-def build_worker(
+def build_walks(
     pool: PoolBackend,
     options: KvPoolOptions,
     memory: BlockMemory,
@@ -59,8 +59,8 @@ def build_worker(
     agree: Callable[[Lengths], Lengths],
     async_write: bool,
     counters: Counters | None = None,
-) -> WorkerWalks:
-    """Put a worker's walks together around an opened pool.
+) -> RankWalks:
+    """Put a rank's walks together around an opened pool.
 
     Raises:
         PoolError: the pool refused the memory.
@@ -76,7 +76,7 @@ def build_worker(
         queue_capacity_bytes=options.queue_capacity_bytes,
         fence_timeout_s=options.fence_timeout_s,
     )
-    return WorkerWalks(Prefill(rank, spill, Reload(rank, agree)), spill, rank.directory, rank.gate, pool, counters)
+    return RankWalks(Prefill(rank, spill, Reload(rank, agree)), spill, rank.directory, rank.gate, pool, counters)
 
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:

@@ -1,19 +1,23 @@
 """Writes the whole schemas for editors from one source per fact: ``make schemas``.
 
-``source/config.json`` describes config.json of the newest host; ``source/versions.json`` says, version by
-version going back, what was different (merge patches, RFC 7396); ``source/memcache_local.json`` has MemCache's keys.
+``source/config.json`` describes config.json of one host version; ``source/versions.json`` says which, and what was
+different, version by version, in those ``before`` it and ``after`` it (merge patches, RFC 7396);
+``source/memcache_local.json`` has MemCache's own keys.
 Everything of this package's own comes from its records (``options/records.py``).  Titles are made from names.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION
 from mindie_kvpool_plugin.check.schema.records import object_schema
+from mindie_kvpool_plugin.options.pool_file import RECORDS
 from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MemcacheOptions, MooncakeOptions
 
 FOLDER = Path(__file__).parent
@@ -27,7 +31,7 @@ SECTION = "Options of the kv_pool plugin. The section's presence, even as {}, le
 def schemas() -> dict[str, dict[str, Any]]:
     """Every schema by name, whole."""
     made = {f"config-{name}": schema for name, schema in config_schemas().items()}
-    newest = made["config-3.0.0"]["properties"]["BackendConfig"]["properties"]["kvPoolConfig"]
+    newest = made[f"config-{DEFAULT_HOST_VERSION}"]["properties"]["BackendConfig"]["properties"]["kvPoolConfig"]
     made["kvpool"] = newest
     made["mooncake"] = mooncake_schema()
     made["memcache"] = with_section(
@@ -47,16 +51,25 @@ def schemas() -> dict[str, dict[str, Any]]:
             "The service accepts it nowhere.",
         }
     )
+    for name, record in RECORDS.items():
+        made.setdefault(name, with_section(plain_schema(name, record)))
     return {name: whole(name, schema) for name, schema in made.items()}
 
 
+def plain_schema(name: str, record: type) -> dict[str, Any]:
+    """A backend's pool file of which nothing more is to be said than its record does."""
+    summary = inspect.getdoc(record) or ""
+    return object_schema(record) | {"title": f"{title(name)} pool file", "description": summary.partition("\n")[0]}
+
+
 def config_schemas() -> dict[str, dict[str, Any]]:
-    """config.json for each version, the newest first."""
-    schema = source("config")
-    made = {"3.0.0": schema}
-    for version, patch in source("versions").items():
-        schema = merged(schema, patch)
-        made[version] = schema
+    """config.json for each version, going back from the one that is described whole, and going on from it."""
+    versions = source("versions")
+    made = {versions["base"]: source("config")}
+    for patches in (versions["before"], versions["after"]):
+        schema = made[versions["base"]]
+        for version, patch in patches.items():
+            schema = made[version] = merged(schema, patch)
     return {version: {**each, "title": f"{each['title']}, {version}"} for version, each in made.items()}
 
 

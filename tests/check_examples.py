@@ -14,18 +14,15 @@ Keys of such a file, in the order they are applied:
     codes, args: what the check is to report, and with which arguments ("{dir}" is the folder).
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "tests" / "examples"
 BASE = EXAMPLES / "base"
 MINIMAL = json.loads((BASE / "config.json").read_text(encoding="utf-8"))
-SECTIONS: dict[str, list[str | int]] = {
+SECTIONS = {
     "R": [],
     "S": ["ServerConfig"],
     "B": ["BackendConfig"],
@@ -39,12 +36,12 @@ WHOLE = {"B.kvPoolConfig", "B.ModelDeployConfig", "B.ScheduleConfig", "D.ModelCo
 ABSENT = object()
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
+def changed(changes):
     """The base configuration with values set by names such as ``S.port``; ABSENT removes one."""
     root = copy.deepcopy(MINIMAL)
     for name, value in sorted(changes.items(), key=lambda item: item[0] in WHOLE):
         section, key = name.split(".", 1)
-        here: Any = root
+        here = root
         for part in SECTIONS[section]:
             here = here[part]
         if value is ABSENT:
@@ -54,18 +51,17 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
     return root
 
 
-def read(case: Path) -> dict[str, Any]:
+def read(case):
     """An example's file."""
-    found: dict[str, Any] = json.loads(case.read_text(encoding="utf-8"))
-    return found
+    return json.loads(case.read_text(encoding="utf-8"))
 
 
-def all_cases() -> list[dict[str, Any]]:
+def all_cases():
     """Every example of a code, wrong and right."""
     return [read(file) for file in sorted(EXAMPLES.rglob("*.json")) if file.name in {"wrong.json", "right.json"}]
 
 
-def write(case: dict[str, Any], folder: Path) -> list[str]:
+def write(case, folder):
     """Write ``config.json`` and the files beside it; returns the arguments for the check."""
     (folder / "config.json").write_bytes(config_bytes(case))
     for name in case.get("files", {}):
@@ -73,7 +69,7 @@ def write(case: dict[str, Any], folder: Path) -> list[str]:
     return [argument.format(dir=folder) for argument in case.get("args", [])]
 
 
-def config_bytes(case: dict[str, Any]) -> bytes:
+def config_bytes(case):
     """The example's config.json."""
     text = _start(case)
     for old, new in case.get("replace", []):
@@ -84,13 +80,13 @@ def config_bytes(case: dict[str, Any]) -> bytes:
     return text.replace("\n", case.get("newline", "\n")).encode(case.get("encoding", "utf-8"))
 
 
-def file_bytes(case: dict[str, Any], name: str) -> bytes:
+def file_bytes(case, name):
     """A file beside the example's config.json."""
     base = json.loads((BASE / name).read_text(encoding="utf-8"))
     return _dump(merged(base, case["files"][name])).encode()
 
 
-def merged(value: Any, patch: Any) -> Any:
+def merged(value, patch):
     """``value`` with a merge patch applied."""
     if not isinstance(patch, dict):
         return patch
@@ -103,7 +99,7 @@ def merged(value: Any, patch: Any) -> Any:
     return result
 
 
-def _start(case: dict[str, Any]) -> str:
+def _start(case):
     if "base" in case:
         return (ROOT / case["base"]).read_text(encoding="utf-8")
     if "depth" in case:
@@ -114,7 +110,7 @@ def _start(case: dict[str, Any]) -> str:
     return _dump(changed(changes))
 
 
-def _numbered(lines: list[str], gutter: str) -> str:
+def _numbered(lines, gutter):
     numbers = range(1, len(lines) + 1)
     if gutter == "above":
         lines = [*map(str, numbers), *lines]
@@ -123,5 +119,5 @@ def _numbered(lines: list[str], gutter: str) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _dump(value: Any) -> str:
+def _dump(value):
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -7,22 +7,19 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
-from mindie_kvpool_plugin.pools.mooncake import MooncakePool
+from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster
 
 CAPACITY_BYTES = 32 << 20
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(condition, timeout_s, what):
     """Poll until the condition holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -30,7 +27,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> No
         time.sleep(0.01)
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return probe.getsockname()[1]
@@ -41,14 +38,14 @@ class _Addresses(np.ndarray):
 
     owner: object = None
 
-    def __array_finalize__(self, source: object) -> None:
+    def __array_finalize__(self, source):
         self.owner = getattr(source, "owner", None)
 
 
 class Memory:
     """Numbered blocks of several segments in one piece of host memory."""
 
-    def __init__(self, blocks: int, segments: int = 3, segment_bytes: int = 4096) -> None:
+    def __init__(self, blocks, segments=3, segment_bytes=4096):
         self.bytes = np.zeros((blocks, segments, segment_bytes), dtype=np.uint8)
         at = self.bytes.ctypes.data
         offsets = np.arange(blocks * segments, dtype=np.int64).reshape(blocks, segments) * segment_bytes
@@ -56,22 +53,22 @@ class Memory:
         addresses.owner = self.bytes
         self.buffers = Buffers(addresses, np.full(segments, segment_bytes, dtype=np.int64))
 
-    def fill(self, seed: int) -> Memory:
+    def fill(self, seed):
         self.bytes[:] = np.random.default_rng(seed).integers(0, 256, self.bytes.shape, dtype=np.uint8)
         return self
 
-    def clear(self) -> Memory:
+    def clear(self):
         ctypes.memset(self.bytes.ctypes.data, 0, self.bytes.nbytes)
         return self
 
 
-def write_pool_file(folder: Path, **keys: object) -> PoolFile:
+def write_pool_file(folder, **keys):
     path = folder / f"pool-{os.getpid()}-{time.monotonic_ns()}.json"
     path.write_text(json.dumps({**keys, "kv_pool": {}}), encoding="utf-8")
     return read_pool_file(str(path))
 
 
-def mooncake_keys(master: MooncakeMaster, segment_bytes: int = 64 << 20, **more: object) -> dict[str, object]:
+def mooncake_keys(master, segment_bytes=64 << 20, **more):
     return {
         "local_hostname": HOST,
         "metadata_server": "P2PHANDSHAKE",
@@ -85,14 +82,14 @@ def mooncake_keys(master: MooncakeMaster, segment_bytes: int = 64 << 20, **more:
 
 
 @pytest.fixture(scope="session")
-def master() -> Iterator[MooncakeMaster]:
+def master():
     """A master for tests that do not hurt it."""
     with MooncakeMaster("--default_kv_lease_ttl=500ms") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def shared_mooncake(master: MooncakeMaster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MooncakePool]:
+def shared_mooncake(master, tmp_path_factory):
     """One client for all tests that do not fill, close or break the pool: closing takes 2 s."""
     keys = mooncake_keys(master, CAPACITY_BYTES, max_slices_in_flight=24)
     pool = open_pool("mooncake", write_pool_file(tmp_path_factory.mktemp("pool"), **keys), "worker")
@@ -101,7 +98,7 @@ def shared_mooncake(master: MooncakeMaster, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def own_master() -> Iterator[MooncakeMaster]:
+def own_master():
     """A master of the test's own, to be killed and restarted; it forgets a silent client soon."""
     with MooncakeMaster("--default_kv_lease_ttl=2s", "--client_ttl=2") as running:
         yield running

@@ -18,7 +18,7 @@ from mindie_kvpool_plugin.host import modes, step_view, weights
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
-from mindie_kvpool_plugin.host.worker import Worker
+from mindie_kvpool_plugin.host.worker import PoolWorker
 
 WRITES = "tests/walks/test_block_writes.py"
 
@@ -33,20 +33,20 @@ class Mutation:
     test: str
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _nothing(*args, **kwargs):
     """Instead of a guard."""
 
 
-def _all_certain(enter: Callable[..., Any]) -> Callable[..., Any]:
+def _all_certain(enter):
     return lambda *args, **kwargs: enter(*args, **{**kwargs, "certain": None})
 
 
 @contextlib.contextmanager
-def _let_everybody_in(self: DeviceGate) -> Any:
+def _let_everybody_in(self):
     yield True
 
 
-def _first_ranks_only(metadata: Any, dp_rank: int) -> Any:
+def _first_ranks_only(metadata, dp_rank):
     return (metadata.all_sequence_ids >= 0).nonzero()[0]
 
 
@@ -88,7 +88,7 @@ MUTATIONS = {
         KvPoolPlugin, "device_closing", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
     ),
     "a device is never opened again": Mutation(
-        Worker, "open_device", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
+        PoolWorker, "open_device", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
     ),
     "a closed device's contents are believed": Mutation(
         DeviceGate, "is_open", lambda self: True, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
@@ -116,7 +116,7 @@ MUTATIONS = {
 """What is taken away -> how, and which test sees it."""
 
 
-def pytest_configure() -> None:
+def pytest_configure():
     """Apply the mutation that the environment names."""
     mutation = MUTATIONS[os.environ["KVPOOL_MUTATION"]]
     setattr(mutation.owner, mutation.name, mutation.instead)

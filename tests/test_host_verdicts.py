@@ -4,8 +4,6 @@
 the host does.  A larger set recorded from the host itself is used where it lies beside the checkout.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -27,7 +25,7 @@ MIN_AGREEMENT = 0.99
 class Host:
     """The folders the recorded verdicts were taken in."""
 
-    def __init__(self, folder: Path, files: dict[str, dict[str, dict[str, str]]]) -> None:
+    def __init__(self, folder, files):
         self.roots = {"@HOME@": folder / "home", "@WEIGHTS@": folder / "weights"}
         for token, root in self.roots.items():
             for name, file in files.get(token, {}).items():
@@ -40,12 +38,12 @@ class Host:
         self.config = self.roots["@HOME@"] / "conf" / "config.json"
         self.config.parent.mkdir(parents=True, exist_ok=True)
 
-    def filled(self, data: bytes) -> bytes:
+    def filled(self, data):
         for token, root in self.roots.items():
             data = data.replace(token.encode(), str(root).encode())
         return data
 
-    def check(self, data: bytes) -> list[str]:
+    def check(self, data):
         """Codes of the errors."""
         self.config.write_bytes(self.filled(data))
         self.config.chmod(0o640)
@@ -53,7 +51,7 @@ class Host:
         return [f"{f.code} {f.severity}" for f in check_file(self.config, situation).findings]
 
 
-def is_agreed(wanted: str, found: list[str]) -> bool:
+def is_agreed(wanted, found):
     severities = {each.split()[1] for each in found}
     if wanted == "error":
         return "error" in severities

@@ -4,8 +4,6 @@ Every option meets values of every type and spelling; beside them the ways to ge
 the text itself wrong.  The start is the plugin's own code without library, network and machine: a file is judged.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,26 +1,19 @@
-"""Pool calls that cannot hurt: a backend that breaks its contract is a pool that failed.
+"""The answers to a pool call, as the walks use them.
 
-Backends neither raise nor answer fewer keys than they were asked.  The walks do not bet the engine on
-it: on one rank of several, an exception would also leave the others waiting for its agreement.
+Whatever a backend raises has become a failed call in its guards (``pools.guards.breaker``).  What is left is the
+count: an answer that speaks of other keys than were asked for says nothing about any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from mindie_kvpool_plugin.core.block_directory import Mask
-from mindie_kvpool_plugin.observability.log import RateLimited
-
-_log = RateLimited()
 
 
-def answers(count: int, call: Callable[[], Sequence[bool]]) -> Mask:
-    """One bool per key: the call's, or all false when it raised or answered another number of keys."""
-    try:
-        found = np.array(call(), dtype=np.bool_)
-    except Exception:  # noqa: BLE001 - see the module's docstring
-        _log.warning("a pool backend raised; the call counts as failed", exc_info=True)
-        return np.zeros(count, dtype=np.bool_)
+def answers(count: int, told: Sequence[bool]) -> Mask:
+    """One bool per key: what the pool told, or all false when it told another number than ``count``."""
+    found = np.array(told, dtype=np.bool_)
     return found if found.shape == (count,) else np.zeros(count, dtype=np.bool_)

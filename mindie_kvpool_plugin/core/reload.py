@@ -8,7 +8,6 @@ computes the rest in the same step.  Nothing that did not arrive whole is ever p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -45,24 +44,23 @@ class Reload:
         Returns:
             int64 [hits], leading blocks of each prompt that may be used: between ``computed`` and
             ``promised``, equal on all ranks.
+
+        Raises:
+            Anything, before the ranks have agreed: the caller then owes them ``give_up``.
         """
         computed = np.array([hit.computed for hit in hits], dtype=np.int64)
         promised = np.array([hit.promised for hit in hits], dtype=np.int64)
         is_own = np.array([hit.is_own for hit in hits], dtype=np.bool_)
         arrived = np.where(is_own, computed, promised)
         num_promised = int((promised - computed)[is_own].sum())
-        try:
-            arrived[is_own] = self._fetch([hit for hit in hits if hit.is_own])
-        except Exception:  # noqa: BLE001 - the other ranks wait for the agreement
-            self._log.warning("loading pool hits failed unexpectedly; they are recomputed", exc_info=True)
-            self._rank.counters.hook_errors += 1
+        arrived[is_own] = self._fetch([hit for hit in hits if hit.is_own])
         agreed: Lengths = np.maximum(self._agree(arrived), computed)
         self._rank.counters.promised_blocks += num_promised
         self._rank.counters.recomputed_blocks += int((promised - agreed)[is_own].sum())
         return agreed
 
     def give_up(self, num_hits: int) -> None:
-        """Tell the other ranks that none of the step's pool hits may be used."""
+        """Tell the other ranks that none of the step's pool hits may be used; they wait to hear it."""
         self._agree(np.zeros(num_hits, dtype=np.int64))
 
     def _fetch(self, hits: Sequence[PoolHit]) -> Lengths:
@@ -122,8 +120,7 @@ class Reload:
                 if not may_write:
                     break
                 with self._rank.memory.write(ids) as buffers:
-                    get = partial(self._rank.pool.get, keys[at : at + step], buffers)
-                    arrived[at : at + step] = answers(len(ids), get)
+                    arrived[at : at + step] = answers(len(ids), self._rank.pool.get(keys[at : at + step], buffers))
         self._rank.directory.fill(block_ids[arrived], digests[arrived], self._rank.pool.put_proof_s)
         num_arrived = int(arrived.sum())
         self._rank.counters.reloaded_blocks += num_arrived

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -261,7 +260,7 @@ class Spill:
             with self._rank.memory.read(job.claim.block_ids[rows]) as buffers:
                 if self._rank.memory.reads_are_copies:
                     job.finish(rows)
-                stored = answers(len(names), partial(self._rank.pool.put, self._rank.keys.data(names), buffers, groups))
+                stored = answers(len(names), self._rank.pool.put(self._rank.keys.data(names), buffers, groups))
                 if hashes and stored.any():
                     done = np.flatnonzero(stored).tolist()
                     self._announce([hashes[rows[i]] for i in done], buffers.take(stored), [groups[i] for i in done])
@@ -270,7 +269,7 @@ class Spill:
     def _announce(self, hashes: Sequence[int], stored: Buffers, groups: Sequence[str]) -> None:
         """Commit stored blocks: from now on the scheduler may find them."""
         aliases = self._rank.keys.aliases(hashes)
-        answers(len(aliases), partial(self._rank.pool.put, aliases, stored.head(ALIAS_BYTES), groups))
+        self._rank.pool.put(aliases, stored.head(ALIAS_BYTES), groups)
 
     def _count(self, stored: Mask, written: Mask) -> None:
         num_new = int((stored & written).sum())

@@ -30,7 +30,7 @@ what) is in ``tests/host/test_host_contract.py``: run it with MINDIE_LLM_SRC set
 
 PLUGINS = "mindie_llm.text_generator.plugins"
 PLUGIN_UTILS = f"{PLUGINS}.plugin_utils"
-PREFIX_CACHE = f"{PLUGINS}.prefix_cache.prefix_cache_plugin"
+PREFIX_CACHE_MODULE = f"{PLUGINS}.prefix_cache.prefix_cache_plugin"
 GENERATOR_BACKEND = "mindie_llm.text_generator.adapter.generator_backend"
 CONTEXT_STORE = "mindie_llm.text_generator.utils.tg_infer_context_store"
 MEMPOOL = "mindie_llm.text_generator.mempool.base"
@@ -66,7 +66,7 @@ PLACES = (
     ),
     Place(f"{PLUGINS}.plugin", "Plugin", None, "KvPoolPlugin counts as a plugin"),
     Place(
-        PREFIX_CACHE,
+        PREFIX_CACHE_MODULE,
         "PrefixCachePlugin.__init__",
         ("self", "generator_backend", "kvcache_settings", "infer_context"),
         "the host's own pool client stands aside",

@@ -18,15 +18,13 @@ import wrapt
 from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
-from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, plugin_words, why_off, words_of_params
+from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, PREFIX_CACHE, plugin_words, why_off, words_of_params
 from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.options.pool_file import has_section, read_pool_file
 
 if TYPE_CHECKING:
     from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
-
-PREFIX_CACHE = "prefix_cache"
 
 Wrapped = Callable[..., Any]
 Args = tuple[Any, ...]
@@ -275,7 +273,7 @@ def answer_scheduler(mempool: types.ModuleType) -> None:
 HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.PLUGINS: serve_plugin_module,
     compat.PLUGIN_UTILS: know_plugin_name,
-    compat.PREFIX_CACHE: let_native_pool_stand_aside,
+    compat.PREFIX_CACHE_MODULE: let_native_pool_stand_aside,
     compat.GENERATOR_BACKEND: build_plain_graph,
     compat.CONTEXT_STORE: announce_freed_sequences,
     compat.GENERATOR: follow_generator,

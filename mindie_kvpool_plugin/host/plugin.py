@@ -6,7 +6,8 @@ writes between batches run on the step thread; under asynchronous scheduling ``s
 host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread,
 which never waits for the device while it holds it: the batch in flight may need the step thread to go on.
 
-Each method translates and delegates; none decides, and none raises: what goes wrong costs a recompute.  The host
+Each method translates and delegates; none decides.  Nothing unexpected gets out of an entry (``_enter``): it
+costs a recompute.  Those of the forward thread only count.  The host
 builds this class twice, the first time for warm-up without a pool: that one does nothing.
 """
 
@@ -23,7 +24,7 @@ from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
 from mindie_kvpool_plugin.host.free_events import subscribe
 from mindie_kvpool_plugin.host.step_view import NewPrompt
-from mindie_kvpool_plugin.host.worker import Worker, build_worker
+from mindie_kvpool_plugin.host.worker import PoolWorker, build_worker
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.metrics import Counters
 
@@ -47,7 +48,7 @@ class KvPoolPlugin:
         del plugin_data_param
         self.infer_context = infer_context
         self.counters = Counters()
-        self._worker: Worker | None = None
+        self._worker: PoolWorker | None = None
         self._log = RateLimited()
         self._lock = threading.RLock()
         # the warm-up instance sees the backend's name blanked and a throw-away cache of one block
@@ -84,15 +85,12 @@ class KvPoolPlugin:
         worker = self._worker
         if worker is not None and not step_view.writes_nothing(input_metadata):
             worker.walks.prefill.begin()
-            try:
-                with self._lock:
-                    self._go_on(worker, input_metadata, cache_ids)
-                    if input_metadata.is_prefill:
-                        self._prefill(worker, model_inputs, input_metadata, cache_ids)
-            except Exception:  # noqa: BLE001 - the engine must live
-                self._stumbled(worker, "preparing a batch")
-                if input_metadata.is_prefill:
-                    self._give_hits_up(worker, model_inputs, input_metadata)
+            is_prepared = self._enter(
+                "preparing a batch", lambda worker: self._prepare(worker, model_inputs, input_metadata, cache_ids)
+            )
+            if not is_prepared and input_metadata.is_prefill:
+                # whatever is raised here stops the batch, as it must: it would read blocks that did not arrive
+                self._give_hits_up(worker, model_inputs, input_metadata)
             if "hit_mask" in kwargs:  # only given under asynchronous scheduling
                 worker.in_flight.launch(input_metadata)
         return model_inputs, input_len_mask
@@ -137,39 +135,40 @@ class KvPoolPlugin:
             self._sequences_freed(sequence_ids, is_computed=worker.device_idle)
 
     def _sequences_freed(self, sequence_ids: Iterable[int], is_computed: Callable[[], bool]) -> None:
-        worker = self._worker
-        if worker is None:
-            return
-        try:
+        def spill(worker: PoolWorker) -> None:
             with self._lock:
                 for sequence_id in np.asarray(sequence_ids).tolist():
                     found = worker.look(sequence_id)
                     worker.sequences.leave(sequence_id)
                     if found is not None and is_computed():
                         worker.walks.spill.freed(*found)
-        except Exception:  # noqa: BLE001 - the engine must live
-            self._stumbled(worker, "spilling what a sequence left")
+
+        self._enter("spilling what a sequence left", spill)
 
     # -- the host writes blocks outside a batch (host.block_writes) ---------------------------------------
 
     def blocks_overwritten(self, find_blocks: Callable[[], BlockIds]) -> None:
         """Between two batches, on the step thread: the host is about to copy or swap something into these blocks."""
-        if self._worker is not None:
-            self._give_blocks_up(self._worker, find_blocks, is_computed=self._worker.device_idle)
+
+        def give_up(worker: PoolWorker) -> None:
+            self._give_blocks_up(worker, find_blocks(), is_computed=worker.device_idle)
+
+        self._enter("hearing of blocks the host writes", give_up)
 
     def blocks_pulled(self, find_blocks: Callable[[], BlockIds]) -> None:
         """At any time, on a transfer thread: another node's blocks are about to be copied into these."""
-        if self._worker is not None:
+
+        def give_up(worker: PoolWorker) -> None:
             # asked before the lock is taken, see above
-            is_idle = self._worker.device_idle()
-            self._give_blocks_up(self._worker, find_blocks, is_computed=lambda: is_idle)
+            is_idle = worker.device_idle()
+            self._give_blocks_up(worker, find_blocks(), is_computed=lambda: is_idle)
+
+        self._enter("hearing of blocks that are pulled", give_up)
 
     def blocks_arrived(self, metadata: Any) -> None:
         """On that thread: they are there, so their content is what these sequences' tokens say."""
-        worker = self._worker
-        if worker is None:
-            return
-        try:
+
+        def note(worker: PoolWorker) -> None:
             with self._lock:
                 for row, name in step_view.pulled_rows(metadata, worker.dp_rank):
                     adapter = worker.adapters.find(name) if name is not None else None
@@ -177,47 +176,40 @@ class KvPoolPlugin:
                         sequence_id, table = int(metadata.all_sequence_ids[row]), metadata.batch_block_tables[row]
                         worker.sequences.expect(sequence_id, adapter)
                         worker.walks.directory.rewrite(sequence_id, table[table >= 0].astype(np.int64))
-        except Exception:  # noqa: BLE001 - the engine must live
-            self._stumbled(worker, "hearing of blocks that were pulled")
 
-    def _give_blocks_up(
-        self, worker: Worker, find_blocks: Callable[[], BlockIds], is_computed: Callable[[], bool]
-    ) -> None:
-        try:
-            block_ids = find_blocks()
-            with self._lock:
-                worker.walks.spill.hand_over(block_ids, is_computed=is_computed)
-            worker.walks.spill.wait(block_ids)
-        except Exception:  # noqa: BLE001 - the engine must live
-            self._stumbled(worker, "hearing of blocks the host writes")
+        self._enter("hearing of blocks that were pulled", note)
+
+    def _give_blocks_up(self, worker: PoolWorker, block_ids: BlockIds, is_computed: Callable[[], bool]) -> None:
+        with self._lock:
+            worker.walks.spill.hand_over(block_ids, is_computed=is_computed)
+        worker.walks.spill.wait(block_ids)
 
     def device_closing(self) -> None:
         """On the host's command thread: the device will be repaired; afterwards nothing of ours touches it."""
-        if self._worker is not None:
-            self._worker.close_device()
+        self._enter("closing the device", lambda worker: worker.close_device())
 
     def contexts_reset(self) -> None:
         """The host forgot all sequences (recovery): what the blocks contain is not known any more."""
-        if self._worker is not None:
+
+        def reset(worker: PoolWorker) -> None:
             with self._lock:
-                self._worker.reset()
+                worker.reset()
+
+        self._enter("forgetting all sequences", reset)
 
     def device_opened(self) -> None:
         """The device serves again."""
-        if self._worker is not None:
-            self._worker.open_device()
+        self._enter("opening the device", lambda worker: worker.open_device())
 
     # -- LoRA adapters come and go, on the host's command thread --------------------------------------------
 
     def adapter_changing(self, name: str) -> None:
         """The host is about to load or unload an adapter of this name."""
-        if self._worker is not None:
-            self._worker.adapters.forget(name)
+        self._enter("forgetting an adapter", lambda worker: worker.adapters.forget(name))
 
     def adapter_loaded(self, name: str) -> None:
         """The host has loaded it."""
-        if self._worker is not None:
-            self._worker.adapters.learn(name)
+        self._enter("learning an adapter", lambda worker: worker.adapters.learn(name))
 
     # -- for tests and the simulator ---------------------------------------------------------------------
 
@@ -236,12 +228,40 @@ class KvPoolPlugin:
         if worker is not None:
             worker.close()
 
+    # -- every entry from the host ------------------------------------------------------------------------
+
+    def _enter(self, doing: str, work: Callable[[PoolWorker], None]) -> bool:
+        """Do something for the host, if there is a pool; whether it went well.
+
+        Nothing gets out: a mistake of ours must not end the engine.  What spills read and what the directory knows
+        may be wrong after one, so both end here.
+        """
+        worker = self._worker
+        if worker is None:
+            return True
+        try:
+            work(worker)
+        except Exception:  # noqa: BLE001 - the one of all entries; the engine must live
+            self.counters.hook_errors += 1
+            worker.walks.spill.stop_reading()
+            with self._lock:
+                worker.walks.directory.forget()
+            self._log.warning(f"something unexpected while {doing}; the host recomputes", exc_info=True)
+            return False
+        return True
+
     # -- the walks' first steps ---------------------------------------------------------------------------
 
-    def _prefill(self, worker: Worker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
+    def _prepare(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
+        with self._lock:
+            self._go_on(worker, metadata, cache_ids)
+            if metadata.is_prefill:
+                self._prefill(worker, model_inputs, metadata, cache_ids)
+
+    def _prefill(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
         new = step_view.new_prompts(metadata, cache_ids, worker.dp_rank)
         adapters = {p.row: worker.adapters.find(p.adapter) for p in new if p.adapter is not None}
-        prompts = [self._enter(worker, p, metadata.batch_block_tables, adapters.get(p.row)) for p in new]
+        prompts = [self._begin_prompt(worker, p, metadata.batch_block_tables, adapters.get(p.row)) for p in new]
         rows, computed, promised = step_view.promises(metadata)
         own = {p.row: (p, prompt) for p, prompt in zip(new, prompts, strict=True)}
         hits = [
@@ -254,7 +274,7 @@ class KvPoolPlugin:
         lengths[rows] = worker.walks.prefill.run(prompts, hits)
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
-    def _enter(self, worker: Worker, new: NewPrompt, table: Any, adapter: Adapter | None) -> Prompt:
+    def _begin_prompt(self, worker: PoolWorker, new: NewPrompt, table: Any, adapter: Adapter | None) -> Prompt:
         can_be_named = new.adapter is None or adapter is not None
         self.counters.unnamed_prompts += not can_be_named
         indexes, block_ids = worker.sequences.enter(
@@ -268,7 +288,7 @@ class KvPoolPlugin:
         )
         return Prompt(new.row, new.sequence_id, len(new.tokens), indexes, block_ids, new.computed)
 
-    def _hit(self, worker: Worker, new: NewPrompt, prompt: Prompt, adapter: Adapter | None) -> PoolHit:
+    def _hit(self, worker: PoolWorker, new: NewPrompt, prompt: Prompt, adapter: Adapter | None) -> PoolHit:
         promised = (prompt.indexes >= new.computed) & (prompt.indexes < new.promised)
         can_be_named = new.adapter is None or adapter is not None
         return PoolHit(
@@ -282,7 +302,7 @@ class KvPoolPlugin:
             adapter=adapter,
         )
 
-    def _give_hits_up(self, worker: Worker, model_inputs: Any, metadata: Any) -> None:
+    def _give_hits_up(self, worker: PoolWorker, model_inputs: Any, metadata: Any) -> None:
         """Compute all of a batch, as the other ranks will: they wait to hear what this one has."""
         rows, lengths, _ = step_view.promises(metadata)
         agreed = worker.walks.prefill.give_up(len(rows))
@@ -290,7 +310,7 @@ class KvPoolPlugin:
             lengths[rows] = agreed
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
-    def _go_on(self, worker: Worker, metadata: Any, cache_ids: Any) -> None:
+    def _go_on(self, worker: PoolWorker, metadata: Any, cache_ids: Any) -> None:
         """Sequences that go on: guard the blocks they write next, note the ones they were given."""
         spill, directory = worker.walks.spill, worker.walks.directory
         rows = step_view.going_rows(metadata, worker.dp_rank)
@@ -305,10 +325,3 @@ class KvPoolPlugin:
         for sequence_id, block_ids in new:
             spill.hand_over(block_ids, sequence_id)
             spill.wait(block_ids)
-
-    def _stumbled(self, worker: Worker, doing: str) -> None:
-        self.counters.hook_errors += 1
-        worker.walks.spill.stop_reading()
-        with self._lock:
-            worker.walks.directory.forget()
-        self._log.warning(f"something unexpected while {doing}; the host recomputes", exc_info=True)

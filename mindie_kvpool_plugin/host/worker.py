@@ -31,11 +31,11 @@ from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 
-_open_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_open_workers: weakref.WeakSet[PoolWorker] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
-class Worker:
+class PoolWorker:
     """One rank, ready to serve.
 
     Attributes:
@@ -52,7 +52,7 @@ class Worker:
         is_async: asynchronous scheduling.
     """
 
-    walks: assemble.WorkerWalks
+    walks: assemble.RankWalks
     sequences: SequenceTable
     adapters: Adapters
     share: BlockShare
@@ -99,7 +99,7 @@ class Worker:
 
 def build_worker(
     generator_backend: Any, kvcache_settings: Any, infer_context: Any, plugin_config: Mapping[str, Any]
-) -> Worker:
+) -> PoolWorker:
     """Open the pool and put the walks together.
 
     Raises:
@@ -135,7 +135,7 @@ def build_worker(
         def device_idle() -> bool:
             return in_flight.wait(options.in_flight_timeout_s)
 
-        walks = assemble.build_worker(
+        walks = assemble.build_walks(
             pool,
             options,
             memory,
@@ -151,7 +151,7 @@ def build_worker(
     except BaseException:
         pool.close()
         raise
-    worker = Worker(
+    worker = PoolWorker(
         walks=walks,
         sequences=sequences,
         adapters=adapters,

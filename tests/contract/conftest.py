@@ -1,32 +1,26 @@
 """Every pool under one suite."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
+from mindie_kvpool_plugin.pools.base import PoolWrapper
 from mindie_kvpool_plugin.pools.registry import BACKENDS, open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests import memcache_standin, memcache_wheel
 from tests.conftest import CAPACITY_BYTES, mooncake_keys, write_pool_file
 
-OpenPool = Callable[[], PoolBackend]
-
 
 @contextlib.contextmanager
-def _own_mooncake() -> Iterator[dict[str, object]]:
+def _own_mooncake():
     with MooncakeMaster("--default_kv_lease_ttl=500ms") as service:
         yield mooncake_keys(service, CAPACITY_BYTES)
 
 
 @contextlib.contextmanager
-def _own_memcache() -> Iterator[dict[str, object]]:
+def _own_memcache():
     """The stand-in, or the wheel itself where ``test_memcache_wheel`` has prepared a process for it."""
     with contextlib.ExitStack() as stack:
         if memcache_wheel.is_prepared():
@@ -37,7 +31,7 @@ def _own_memcache() -> Iterator[dict[str, object]]:
         yield {"config_path": str(config_path), "open_timeout_s": 20}
 
 
-SERVICES: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, object]]]] = {
+SERVICES = {
     "local_dram": lambda: contextlib.nullcontext({"capacity": CAPACITY_BYTES}),
     "memcache": _own_memcache,
     "mooncake": _own_mooncake,
@@ -46,18 +40,18 @@ SERVICES: dict[str, Callable[[], contextlib.AbstractContextManager[dict[str, obj
 
 
 @pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> str:
+def backend(request):
     return request.param
 
 
 @pytest.fixture
-def open_another(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenPool]:
+def open_another(backend, request, tmp_path):
     """Open a worker's pool; all are closed afterwards, and with them the objects go."""
     with SERVICES[backend]() as keys:
         pool_file = write_pool_file(tmp_path, **keys)
-        opened: list[PoolBackend] = []
+        opened = []
 
-        def open_one() -> PoolBackend:
+        def open_one():
             opened.append(open_pool(backend, pool_file, "worker"))
             return opened[-1]
 
@@ -67,7 +61,7 @@ def open_another(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -
 
 
 @pytest.fixture
-def pool(backend: str, request: pytest.FixtureRequest) -> PoolBackend:
+def pool(backend, request):
     """A pool that looks empty, and that the test leaves open."""
     if backend != "mooncake":
         return request.getfixturevalue("own_pool")
@@ -75,7 +69,7 @@ def pool(backend: str, request: pytest.FixtureRequest) -> PoolBackend:
 
 
 @pytest.fixture
-def own_pool(open_another: OpenPool) -> PoolBackend:
+def own_pool(open_another):
     """A pool of the test's own, to be filled or closed."""
     return open_another()
 
@@ -83,21 +77,21 @@ def own_pool(open_another: OpenPool) -> PoolBackend:
 class UnderPrefix(PoolWrapper):
     """A pool seen through a prefix of its own."""
 
-    def __init__(self, pool: PoolBackend, prefix: str) -> None:
+    def __init__(self, pool, prefix):
         super().__init__(pool)
         self._prefix = prefix
 
-    def _under(self, names: Sequence[str]) -> list[str]:
+    def _under(self, names):
         return [f"{self._prefix}/{name}" for name in names]
 
-    def exists(self, keys: Sequence[str]) -> list[bool]:
+    def exists(self, keys):
         return self.inner.exists(self._under(keys))
 
-    def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
+    def put(self, keys, buffers, groups=None):
         return self.inner.put(self._under(keys), buffers, groups and self._under(groups))
 
-    def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
+    def get(self, keys, buffers):
         return self.inner.get(self._under(keys), buffers)
 
-    def close(self) -> None:
+    def close(self):
         raise AssertionError("a test that closes its pool takes own_pool")

@@ -4,8 +4,6 @@ Hypothesis cuts, joins and damages real files.  A short run here; a long one wit
 ``KVPOOL_FUZZ_EXAMPLES=200000 pytest tests/fuzz``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,13 +1,9 @@
 """Engines and runs the walks share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
+from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import Result, RunConfig, wrong_answers
-from mindie_kvpool_plugin.simulator.traffic import Chat, Traffic
+from mindie_kvpool_plugin.simulator.traffic import Chat
 
 SHAPES = {
     "gqa": ModelShape(),
@@ -32,24 +28,24 @@ MODES = [
 """Engine configurations with their names."""
 
 
-def chat(speakers: int = 8, turns: int = 3, seed: int = 0) -> Callable[[], Traffic]:
+def chat(speakers=8, turns=3, seed=0):
     return lambda: Chat(speakers, turns, seed=seed)
 
 
-def counts(result: Result) -> dict[str, object]:
+def counts(result):
     """What must not differ between two runs of the same."""
     return {name: getattr(result, name) for name in Result.__slots__ if name not in {"hook_seconds", "seconds"}}
 
 
-def assert_right(result: Result) -> None:
+def assert_right(result):
     assert (result.corruptions, result.wrong_answers, result.leaked_blocks) == (0, 0, 0)
 
 
-def assert_right_so_far(engine: Engine) -> None:
+def assert_right_so_far(engine):
     assert not engine.oracle.events
     assert engine.leaked_blocks == 0
     assert not [request for request in engine.done if wrong_answers(request, engine.config.shape)]
 
 
-def run_config(engine: EngineConfig, traffic: Callable[[], Traffic], **more: object) -> RunConfig:
-    return RunConfig(engine, traffic, **more)  # type: ignore[arg-type]
+def run_config(engine, traffic, **more):
+    return RunConfig(engine, traffic, **more)

@@ -4,13 +4,9 @@ Copies (copy-on-write), swap-in and the repair of a device go through the host's
 host, at the worst moments: while a spill has not read yet, after it, and before the workers hear of an abort.
 """
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +30,7 @@ scheduling = pytest.mark.parametrize("async_scheduling", [False, True], ids=["sy
 
 
 @contextmanager
-def running(**config: Any) -> Iterator[Engine]:
+def running(**config):
     with opened_pool(RunConfig(EngineConfig(hbm_blocks=64, **config), chat())) as pooled, Engine(pooled) as engine:
         yield engine
 
@@ -42,11 +38,11 @@ def running(**config: Any) -> Iterator[Engine]:
 class Held:
     """Puts wait until they are released."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.entered, self.released = threading.Event(), threading.Event()
         put = LocalDram.put
 
-        def held_put(pool: LocalDram, *args: Any) -> list[bool]:
+        def held_put(pool, *args):
             self.entered.set()
             assert self.released.wait(JOIN_S)
             return put(pool, *args)
@@ -54,13 +50,13 @@ class Held:
         monkeypatch.setattr(LocalDram, "put", held_put)
 
 
-def copy_junk(engine: Engine) -> None:
+def copy_junk(engine):
     """As for a child of a sequence group: other bytes come into the blocks."""
     fill(engine, JUNK)
     on_worker(engine, lambda generator: generator.copy_blocks(np.array([[JUNK, block] for block in OWN])))
 
 
-def swap_junk_in(engine: Engine) -> None:
+def swap_junk_in(engine):
     """A preempted sequence comes back into the blocks."""
     fill(engine, JUNK)
     out = [[1, JUNK, block] for block in OWN]
@@ -68,24 +64,24 @@ def swap_junk_in(engine: Engine) -> None:
     on_worker(engine, lambda generator: generator.swap([[[0, block, block] for block in OWN]]))
 
 
-def fill(engine: Engine, block: int) -> None:
+def fill(engine, block):
     for tensor in tensors(engine):
         tensor[block] = 7
 
 
-def tensors(engine: Engine) -> list[Any]:
+def tensors(engine):
     return [tensor for layer in engine.kv_cache() for tensor in layer]
 
 
-def on_worker(engine: Engine, call: Callable[[Any], Any]) -> Any:
+def on_worker(engine, call):
     return engine.workers[0].call(lambda: call(engine.workers[0].generator)).result(JOIN_S)
 
 
-def pull_junk(engine: Engine) -> None:
+def pull_junk(engine):
     """Another node's blocks arrive, on a thread of their own, while the step thread may be busy or idle."""
 
     class Link:
-        def pull_blocks(self, dst_block_table: list[int], **_: Any) -> None:
+        def pull_blocks(self, dst_block_table, **_):
             for block in dst_block_table:
                 fill(engine, block)
 
@@ -102,12 +98,12 @@ def pull_junk(engine: Engine) -> None:
 writes = pytest.mark.parametrize("write", [copy_junk, swap_junk_in, pull_junk], ids=["copy", "swap", "pull"])
 
 
-def without_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_seam(monkeypatch):
     for place in ("blocks_overwritten", "blocks_pulled"):
         monkeypatch.setattr(KvPoolPlugin, place, lambda self, find_blocks: None)
 
 
-def ask_again(engine: Engine) -> Any:
+def ask_again(engine):
     """The prompt once more, on a device whose cache nobody finds anything in."""
     engine.drop_hbm()
     again = engine.submit(PROMPT, 3)
@@ -115,7 +111,7 @@ def ask_again(engine: Engine) -> Any:
     return again
 
 
-def judge(engine: Engine, is_guarded: bool, pool_blocks: int = 5) -> None:
+def judge(engine, is_guarded, pool_blocks=5):
     again = engine.done[-1]
     if is_guarded:
         assert again.pool_blocks == pool_blocks
@@ -127,9 +123,7 @@ def judge(engine: Engine, is_guarded: bool, pool_blocks: int = 5) -> None:
 
 @guarded
 @writes
-def test_a_write_waits_for_the_spill_that_reads(
-    monkeypatch: pytest.MonkeyPatch, write: Callable[[Engine], None], is_guarded: bool
-) -> None:
+def test_a_write_waits_for_the_spill_that_reads(monkeypatch, write, is_guarded):
     """asyncWrite: the freed blocks are still in the queue when the host writes into them."""
     held = Held(monkeypatch)
     with running(async_write=True) as engine:
@@ -154,9 +148,7 @@ def test_a_write_waits_for_the_spill_that_reads(
 
 @guarded
 @writes
-def test_what_was_overwritten_is_not_taken_to_be_there(
-    monkeypatch: pytest.MonkeyPatch, write: Callable[[Engine], None], is_guarded: bool
-) -> None:
+def test_what_was_overwritten_is_not_taken_to_be_there(monkeypatch, write, is_guarded):
     """The directory knew the blocks' content; a hit into the same blocks must load them all the same."""
     if not is_guarded:
         without_seam(monkeypatch)
@@ -171,9 +163,7 @@ def test_what_was_overwritten_is_not_taken_to_be_there(
 @guarded
 @writes
 @scheduling
-def test_an_aborted_sequence_is_saved_before_the_write(
-    monkeypatch: pytest.MonkeyPatch, write: Callable[[Engine], None], async_scheduling: bool, is_guarded: bool
-) -> None:
+def test_an_aborted_sequence_is_saved_before_the_write(monkeypatch, write, async_scheduling, is_guarded):
     """The host writes into its blocks before the workers hear that it is gone."""
     if not is_guarded:
         without_seam(monkeypatch)
@@ -189,7 +179,7 @@ def test_an_aborted_sequence_is_saved_before_the_write(
 
 
 @guarded
-def test_a_repaired_device_is_not_read(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+def test_a_repaired_device_is_not_read(monkeypatch, is_guarded):
     """The host replaces pages while spills are queued: what was not read before is given up."""
     held = Held(monkeypatch)
     if not is_guarded:
@@ -226,7 +216,7 @@ def test_a_repaired_device_is_not_read(monkeypatch: pytest.MonkeyPatch, is_guard
 
 
 @scheduling
-def test_pool_hits_come_back_after_a_repair(async_scheduling: bool) -> None:
+def test_pool_hits_come_back_after_a_repair(async_scheduling):
     """Nothing is loaded while the device is closed; afterwards the pool serves what it had."""
     with running(async_scheduling=async_scheduling) as engine:
         engine.submit(PROMPT, 3)
@@ -244,11 +234,9 @@ def test_pool_hits_come_back_after_a_repair(async_scheduling: bool) -> None:
 
 
 @guarded
-def test_a_batch_that_never_ends_does_not_hold_up_the_next_hit(
-    monkeypatch: pytest.MonkeyPatch, is_guarded: bool
-) -> None:
+def test_a_batch_that_never_ends_does_not_hold_up_the_next_hit(monkeypatch, is_guarded):
     """A device fault under asynchronous scheduling: the batch in flight is gone for good."""
-    waited: list[bool] = []
+    waited = []
     wait = InFlight.wait
     monkeypatch.setattr(InFlight, "wait", lambda self, timeout_s: waited.append(wait(self, 0.05)) or waited[-1])
     if not is_guarded:
@@ -264,27 +252,27 @@ def test_a_batch_that_never_ends_does_not_hold_up_the_next_hit(
         assert_right_so_far(engine)
 
 
-def command(engine: Engine, name: str) -> None:
+def command(engine, name):
     for worker in engine.workers:
         assert worker.generator.execute_recover_command(name)["command_result"] == 0
 
 
-def repair(engine: Engine) -> None:
+def repair(engine):
     for name in ("CMD_REINIT_NPU", "CMD_START_ENGINE"):
         on_worker(engine, lambda generator, name=name: generator.execute_recover_command(name))
 
 
-def wipe(engine: Engine) -> None:
+def wipe(engine):
     engine.workers[0].device.synchronize()  # the batch that an ended sequence was still part of
     for tensor in tensors(engine):
         tensor.zero_()
 
 
-def test_closing_the_gate_waits_for_those_inside_and_keeps_others_out() -> None:
+def test_closing_the_gate_waits_for_those_inside_and_keeps_others_out():
     """One copy is under way when the device is closed; the next one is not let in."""
     gate, inside, leave = DeviceGate(), threading.Event(), threading.Event()
 
-    def copy() -> None:
+    def copy():
         with gate.passing() as may_enter:
             assert may_enter
             inside.set()

@@ -1,7 +1,5 @@
 """A real mooncake_master broken under engines in processes of their own; ``make chaos`` runs every scenario."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -10,11 +8,11 @@ import pytest
 from chaos import scenarios
 from chaos.engine import ChaosConfig
 from chaos.scenarios import main, run_scenario
-from chaos.stage import ChaosError, EngineProcess, Report, Stage
+from chaos.stage import ChaosError, EngineProcess, Report
 
 
 @pytest.mark.parametrize("name", ["peer-killed", "master-restarted-empty", "wrong-port"])
-def test_nothing_is_wrong_after(name: str) -> None:
+def test_nothing_is_wrong_after(name):
     """The fault happened; no corruption, no wrong answer, no leaked block, no exception."""
     report = run_scenario(name)
     assert report.exception == ""
@@ -23,7 +21,7 @@ def test_nothing_is_wrong_after(name: str) -> None:
     assert not report.misses
 
 
-def test_scenario_whose_fault_did_not_happen_is_not_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scenario_whose_fault_did_not_happen_is_not_right(monkeypatch):
     """A check that cannot fail checks nothing."""
     monkeypatch.setitem(scenarios.SCENARIOS, "nothing", lambda stage: None)
     monkeypatch.setattr(scenarios, "MooncakeMaster", _NoMaster)
@@ -32,13 +30,11 @@ def test_scenario_whose_fault_did_not_happen_is_not_right(monkeypatch: pytest.Mo
     assert not report.is_right
 
 
-def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(monkeypatch, capsys):
     """Said in the summary, exit status 1."""
-    engines: list[EngineProcess] = []
+    engines = []
 
-    def dies(stage: Stage) -> None:
+    def dies(stage):
         engines.append(stage.ready(with_pool=False))
         os.kill(engines[0].pid, 9)
         engines[0].wait_for("done", 10)
@@ -53,7 +49,7 @@ def test_engine_that_dies_fails_its_scenario_and_leaves_no_process(
         os.kill(engines[0].pid, 0)
 
 
-def test_engine_without_a_pool_is_right_and_told_apart() -> None:
+def test_engine_without_a_pool_is_right_and_told_apart():
     """The baseline runs too, and its throughput can be read off."""
     engine = EngineProcess(ChaosConfig(), Path(os.devnull))
     try:
@@ -71,11 +67,11 @@ def test_engine_without_a_pool_is_right_and_told_apart() -> None:
 
 
 class _NoMaster:
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *flags):
         self.address, self.metrics_port, self.pid = "127.0.0.1:1", 1, 0
 
-    def __enter__(self) -> _NoMaster:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         pass

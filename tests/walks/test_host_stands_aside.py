@@ -1,21 +1,18 @@
 """Beside kv_pool the host's own pooling does nothing; without kv_pool it is as if we were not there."""
 
-from __future__ import annotations
-
 import importlib
 import json
-from pathlib import Path
 
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool
 from tests.walks.conftest import chat
 
 
-def _native() -> type:
+def _native():
     return importlib.import_module("mindie_llm.text_generator.mempool.native_mempool").NativeMempool
 
 
-def test_native_pool_client_is_not_opened_beside_kv_pool() -> None:
+def test_native_pool_client_is_not_opened_beside_kv_pool():
     """One writer: prefix_cache sees no pool, the graph is built without pool events, the lookup is ours."""
     with opened_pool(RunConfig(EngineConfig(async_write=True), chat())) as pooled, Engine(pooled) as engine:
         before = list(_native().opened)
@@ -30,7 +27,7 @@ def test_native_pool_client_is_not_opened_beside_kv_pool() -> None:
         assert _native().opened == before
 
 
-def test_native_pool_client_is_opened_without_kv_pool(tmp_path: Path) -> None:
+def test_native_pool_client_is_opened_without_kv_pool(tmp_path):
     """A host configured for its own pooling keeps it, on the worker and in the scheduler."""
     path = tmp_path / "mooncake.json"
     path.write_text(json.dumps({"local_hostname": "127.0.0.1"}), encoding="utf-8")

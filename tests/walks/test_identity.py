@@ -1,13 +1,8 @@
 """What is loaded is what was computed from these tokens by this deployment: nothing forged, nothing foreign."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,11 +25,11 @@ NUM_PAIRS = 10_000
 BLOCKS = 2
 
 
-def host_keys(tokens: np.ndarray) -> list[str]:
+def host_keys(tokens):
     return [f"{value}_0_1_model" for value in block_keys.host_hash_chain(tokens, BLOCK_SIZE)]
 
 
-def test_ten_thousand_forged_prompts_get_none_of_the_others_blocks() -> None:
+def test_ten_thousand_forged_prompts_get_none_of_the_others_blocks():
     """The scheduler promises them all; every one is lowered to nothing, and then has its own blocks."""
     rank = Rank(pool=ScriptedPool(64 << 20))
     lookup = SchedulerLookup(rank.pool, "ns", 32)
@@ -54,10 +49,10 @@ def test_ten_thousand_forged_prompts_get_none_of_the_others_blocks() -> None:
     assert right == NUM_PAIRS
 
 
-def test_forged_prompts_under_the_hosts_key_would_be_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_prompts_under_the_hosts_key_would_be_wrong(monkeypatch):
     """The attack is real: with the host's hash as the data key the same prompts get each other's blocks."""
 
-    def host_names(tokens: np.ndarray, block_size: int, hashed: object, adapter: object) -> np.ndarray:
+    def host_names(tokens, block_size, hashed, adapter):
         hashes = block_keys.host_hash_chain(tokens, block_size)
         return np.array([[value, 0] for value in hashes], dtype=np.uint64).reshape(-1, 2)
 
@@ -73,7 +68,7 @@ def test_forged_prompts_under_the_hosts_key_would_be_wrong(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_forged_prompts_in_an_engine_are_computed(tp: int) -> None:
+def test_forged_prompts_in_an_engine_are_computed(tp):
     """Victims fill the pool, HBM is lost, the forger asks: promised by the scheduler, loaded by nobody."""
     config = RunConfig(EngineConfig(tp=tp, hbm_blocks=512), chat())
     pairs = list(forged_pairs(100, 48, config.engine.block_size, config.engine.shape.vocab_size))
@@ -92,9 +87,7 @@ def test_forged_prompts_in_an_engine_are_computed(tp: int) -> None:
 PROMPT = list(range(10, 90))
 
 
-def run_twice(
-    tmp_path: Path, one: EngineConfig, two: EngineConfig, change: Callable[[], None] = lambda: None, **second: object
-) -> Any:
+def run_twice(tmp_path, one, two, change=lambda: None, **second):
     """The same prompt in two deployments of one model name and one pool; counters of the second one."""
     path = tmp_path / "pool.json"
     try:
@@ -119,7 +112,7 @@ def run_twice(
 BASE = EngineConfig()
 
 
-def test_the_same_deployment_shares_blocks(tmp_path: Path) -> None:
+def test_the_same_deployment_shares_blocks(tmp_path):
     """The control: without a difference everything is loaded."""
     found = run_twice(tmp_path, BASE, dataclasses.replace(BASE))
     assert found.reloaded == found.promised == 5
@@ -138,37 +131,37 @@ def test_the_same_deployment_shares_blocks(tmp_path: Path) -> None:
     ],
     ids=["dtype", "layers", "head size", "quantised keys", "sparse index", "mla", "tp"],
 )
-def test_deployments_of_one_name_that_differ_share_nothing(tmp_path: Path, other: EngineConfig) -> None:
+def test_deployments_of_one_name_that_differ_share_nothing(tmp_path, other):
     """The alias of the same tokens is there, so blocks are promised; none is loaded."""
     found = run_twice(tmp_path, BASE, other)
     assert found.promised == 5 * other.tp
     assert found.reloaded == 0
 
 
-def test_other_block_sizes_share_nothing(tmp_path: Path) -> None:
+def test_other_block_sizes_share_nothing(tmp_path):
     """Not even the alias: another block size makes other hashes."""
     found = run_twice(tmp_path, BASE, dataclasses.replace(BASE, block_size=8))
     assert found.reloaded == found.promised == 0
 
 
-def test_other_namespaces_share_nothing(tmp_path: Path) -> None:
+def test_other_namespaces_share_nothing(tmp_path):
     """Not even the alias."""
     found = run_twice(tmp_path, BASE, dataclasses.replace(BASE), namespace="other")
     assert found.reloaded == found.promised == 0
 
 
-def test_blocks_with_and_without_checksum_share_nothing(tmp_path: Path) -> None:
+def test_blocks_with_and_without_checksum_share_nothing(tmp_path):
     """Their objects differ in size."""
     found = run_twice(tmp_path, BASE, dataclasses.replace(BASE), verify_payload=True)
     assert (found.promised, found.reloaded) == (5, 0)
 
 
 @pytest.mark.parametrize("file", ["model.safetensors.index.json", "quant_model_description.json"])
-def test_other_weights_share_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+def test_other_weights_share_nothing(tmp_path, monkeypatch, file):
     """Same shapes and name, but other tensors or another quantisation."""
 
-    def change() -> None:
-        def write_more(shape: ModelShape, folder: Path) -> None:
+    def change():
+        def write_more(shape, folder):
             write_weights(shape, folder)
             (folder / file).write_text('{"weight_map": {"a": "b"}}', encoding="utf-8")
 
@@ -178,10 +171,10 @@ def test_other_weights_share_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (found.promised, found.reloaded) == (5, 0)
 
 
-def test_another_device_format_shares_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_device_format_shares_nothing(tmp_path, monkeypatch):
     """NZ and ND lay the same numbers out differently."""
 
-    def change() -> None:
+    def change():
         facts = host_worker.model_facts.fingerprint_facts
         monkeypatch.setattr(
             host_worker.model_facts,
@@ -194,7 +187,7 @@ def test_another_device_format_shares_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_adapters_have_blocks_of_their_own(async_scheduling: bool) -> None:
+def test_adapters_have_blocks_of_their_own(async_scheduling):
     """The same prompt with an adapter, without, and with another one: each finds what it stored itself."""
     config = RunConfig(EngineConfig(async_scheduling=async_scheduling), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
@@ -208,7 +201,7 @@ def test_adapters_have_blocks_of_their_own(async_scheduling: bool) -> None:
         assert_right_so_far(engine)
 
 
-def test_what_an_adapter_computed_is_not_stored_once_it_was_loaded_anew() -> None:
+def test_what_an_adapter_computed_is_not_stored_once_it_was_loaded_anew():
     """The name stands for other content from then on; the sequence that still runs is a mixture."""
     config = RunConfig(EngineConfig(), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
@@ -224,7 +217,7 @@ def test_what_an_adapter_computed_is_not_stored_once_it_was_loaded_anew() -> Non
         assert plugin.counters.spilled_blocks > 0
 
 
-def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool() -> None:
+def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool():
     """Counted, answered right, and nothing of it is stored."""
     config = RunConfig(EngineConfig(), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
@@ -236,7 +229,7 @@ def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool() -> None:
         assert_right_so_far(engine)
 
 
-def test_multimodal_models_are_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multimodal_models_are_refused_with_the_reason(tmp_path, monkeypatch):
     """Tokens do not name the images between them."""
     host_modules.install()
     from mindie_llm.modeling.model_wrapper import DeviceModelWrapper

@@ -1,7 +1,5 @@
 """Damage planted on purpose must be seen: a check that cannot fail checks nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from mindie_kvpool_plugin.host.in_flight import InFlight
@@ -15,7 +13,7 @@ LONG_HOLD_S = 5.0
 SHORT_HOLD_S = 0.02
 
 
-def test_one_flipped_byte_is_a_corruption_and_a_wrong_answer() -> None:
+def test_one_flipped_byte_is_a_corruption_and_a_wrong_answer():
     """One byte of one head of one layer of a cached block, and the next reader's answer is wrong."""
     with Engine(EngineConfig(tp=2)) as engine:
         first = engine.submit(PROMPT, 6)
@@ -33,7 +31,7 @@ def test_one_flipped_byte_is_a_corruption_and_a_wrong_answer() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_stale_block_is_a_corruption(shape: str) -> None:
+def test_stale_block_is_a_corruption(shape):
     """A block that still holds another prefix's KV is wrong at each of its positions."""
     with Engine(EngineConfig(shape=SHAPES[shape])) as engine:
         first = engine.submit(PROMPT, 2)
@@ -48,7 +46,7 @@ def test_stale_block_is_a_corruption(shape: str) -> None:
         assert engine.oracle.corruptions == engine.config.block_size
 
 
-def test_damage_travels_with_the_blocks_of_a_damaged_sequence() -> None:
+def test_damage_travels_with_the_blocks_of_a_damaged_sequence():
     """What a damaged sequence computes is wrong for others too, once they reuse it."""
     with Engine(EngineConfig()) as engine:
         first = engine.submit(PROMPT, 2)
@@ -65,13 +63,13 @@ def test_damage_travels_with_the_blocks_of_a_damaged_sequence() -> None:
         assert third.answer != reference_answer(third.prompt, 2, engine.config.shape.vocab_size)
 
 
-def test_wrong_inputs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_inputs_are_seen(monkeypatch):
     """A plugin that changes a token id is found out although every KV byte is right."""
     with Engine(EngineConfig()) as engine:
         plugin = engine.plugin("prefix_cache")
         update = plugin.model_inputs_update
 
-        def spoil(model_inputs: object, *args: object, **kwargs: object) -> object:
+        def spoil(model_inputs, *args, **kwargs):
             changed, mask = update(model_inputs, *args, **kwargs)
             changed.input_ids = changed.input_ids + 1
             return changed, mask
@@ -83,7 +81,7 @@ def test_wrong_inputs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "token ids" in engine.oracle.events[0]
 
 
-def test_reload_that_does_not_wait_for_the_batch_in_flight_is_a_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_that_does_not_wait_for_the_batch_in_flight_is_a_corruption(monkeypatch):
     """Asynchronous scheduling: the batch in flight writes over blocks that were loaded too early."""
     monkeypatch.setattr(InFlight, "wait", lambda self, timeout_s: True)
     engine = EngineConfig(hbm_blocks=40, async_scheduling=True, hold_s=LONG_HOLD_S)
@@ -92,7 +90,7 @@ def test_reload_that_does_not_wait_for_the_batch_in_flight_is_a_corruption(monke
     assert result.wrong_answers > 0
 
 
-def test_reload_that_waits_for_the_batch_in_flight_is_right() -> None:
+def test_reload_that_waits_for_the_batch_in_flight_is_right():
     """The same traffic with the wait: as many pool hits, and nothing wrong."""
     engine = EngineConfig(hbm_blocks=40, async_scheduling=True, hold_s=SHORT_HOLD_S)
     result = run_with_pool(RunConfig(engine, chat(10, 4)))
@@ -100,7 +98,7 @@ def test_reload_that_waits_for_the_batch_in_flight_is_right() -> None:
     assert result.reloaded_blocks > 0
 
 
-def _bytes() -> object:
+def _bytes():
     import torch
 
     return torch.uint8

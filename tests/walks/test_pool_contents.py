@@ -1,7 +1,5 @@
 """What is in the pool after a run, and how far the next prompt gets with it."""
 
-from __future__ import annotations
-
 import pytest
 
 from mindie_kvpool_plugin.pools.local_dram import pool_of
@@ -13,14 +11,14 @@ from tests.walks.conftest import SHAPES, assert_right_so_far, chat
 PROMPT = list(range(10, 90))  # five blocks of 16
 
 
-def stored(pool_file: str) -> dict[str, int]:
+def stored(pool_file):
     """Key -> bytes of everything in the pool."""
     pool = pool_of(pool_file)
     return {key: len(pool.value(key)) for key in list(pool.keys())}
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_the_next_turn_hits_the_pool_through_the_end_of_the_answer(async_scheduling: bool) -> None:
+def test_the_next_turn_hits_the_pool_through_the_end_of_the_answer(async_scheduling):
     """HBM is lost between two turns: all full blocks of prompt and answer come from the pool."""
     config = RunConfig(EngineConfig(async_scheduling=async_scheduling), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
@@ -47,7 +45,7 @@ def test_the_next_turn_hits_the_pool_through_the_end_of_the_answer(async_schedul
     ],
     ids=["mla-tp4", "2-kv-heads-tp8", "4-kv-heads-tp4", "8-kv-heads-tp2"],
 )
-def test_ranks_with_the_same_bytes_store_them_once(shape: ModelShape, tp: int, shards: int) -> None:
+def test_ranks_with_the_same_bytes_store_them_once(shape, tp, shards):
     """The pool's bytes per block are those of the distinct shards, whatever the number of ranks."""
     config = RunConfig(EngineConfig(shape=shape, tp=tp), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
@@ -65,7 +63,7 @@ def test_ranks_with_the_same_bytes_store_them_once(shape: ModelShape, tp: int, s
 
 
 @pytest.mark.parametrize("damage", ["flipped byte", "stale block"])
-def test_damage_in_the_pool_is_seen_by_the_oracle(damage: str) -> None:
+def test_damage_in_the_pool_is_seen_by_the_oracle(damage):
     """The check behind "0 corruptions" can fail: one byte, or right bytes under the wrong key, and it says so."""
     config = RunConfig(EngineConfig(), chat())
     with opened_pool(config) as pooled:

@@ -1,11 +1,7 @@
 """Every way to leave the pool off: the host runs as without us, and the log says why."""
 
-from __future__ import annotations
-
 import json
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +14,12 @@ PROMPT = list(range(10, 90))
 
 
 @pytest.fixture
-def log() -> Iterator[list[str]]:
+def log():
     """Lines our logger wrote at WARNING and above."""
-    lines: list[str] = []
+    lines = []
 
     class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record):
             lines.append(record.getMessage())
 
     handler = Keep(logging.WARNING)
@@ -32,7 +28,7 @@ def log() -> Iterator[list[str]]:
     logger.removeHandler(handler)
 
 
-def pool_file(tmp_path: Path, content: object) -> str:
+def pool_file(tmp_path, content):
     path = tmp_path / "pool.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return str(path)
@@ -48,9 +44,7 @@ def pool_file(tmp_path: Path, content: object) -> str:
     ],
     ids=["no backend", "no configPath", "no section", "no prefix_cache"],
 )
-def test_the_host_runs_as_without_us(
-    tmp_path: Path, log: list[str], plugins: str, backend: str, content: object, named: str
-) -> None:
+def test_the_host_runs_as_without_us(tmp_path, log, plugins, backend, content, named):
     """The plugin is named but the pool is off: answers are right, nothing is pooled, one line says why."""
     path = "" if content is None else pool_file(tmp_path, content)
     with Engine(EngineConfig(plugins=plugins, backend=backend, pool_file=path)) as engine:
@@ -76,9 +70,7 @@ def test_the_host_runs_as_without_us(
     ],
     ids=["not json", "misspelt", "wrong type", "wrong size", "wrong section"],
 )
-def test_a_pool_file_that_cannot_work_ends_the_start(
-    tmp_path: Path, content: object, error: type[Exception], named: str
-) -> None:
+def test_a_pool_file_that_cannot_work_ends_the_start(tmp_path, content, error, named):
     """One clear error that names file, value and fix; no service that silently does not pool."""
     path = pool_file(tmp_path, content)
     with pytest.raises(error, match=named.replace("(", r"\(")) as raised:
@@ -86,14 +78,14 @@ def test_a_pool_file_that_cannot_work_ends_the_start(
     assert path in str(raised.value)
 
 
-def test_a_missing_pool_file_ends_the_start(tmp_path: Path) -> None:
+def test_a_missing_pool_file_ends_the_start(tmp_path):
     """The path is in the message."""
     path = str(tmp_path / "nowhere.json")
     with pytest.raises(ConfigError, match=r"nowhere\.json"):
         Engine(EngineConfig(plugins="prefix_cache,kv_pool", backend="local_dram", pool_file=path))
 
 
-def test_an_unreachable_master_ends_the_start_with_its_address(tmp_path: Path) -> None:
+def test_an_unreachable_master_ends_the_start_with_its_address(tmp_path):
     """Nothing listens there: the error names the address and what to do."""
     import socket
 
@@ -108,9 +100,7 @@ def test_an_unreachable_master_ends_the_start_with_its_address(tmp_path: Path) -
             Engine(EngineConfig(plugins="prefix_cache,kv_pool", backend="mooncake", pool_file=path))
 
 
-def test_a_deployment_that_cannot_be_pooled_is_refused_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deployment_that_cannot_be_pooled_is_refused_with_the_reason(tmp_path, monkeypatch):
     """Layerwise disaggregation: the message says what to set, and nothing was opened."""
     from mindie_kvpool_plugin.host import modes
 

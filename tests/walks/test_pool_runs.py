@@ -1,7 +1,5 @@
 """The whole plugin on the stand-in host: less computing, nothing wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -17,7 +15,7 @@ PROMPT = list(range(10, 90))
 
 @pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
 @pytest.mark.parametrize("engine", [mode for mode, _ in MODES], ids=[name for _, name in MODES])
-def test_pool_saves_computing_and_changes_no_answer(engine: EngineConfig, async_write: bool) -> None:
+def test_pool_saves_computing_and_changes_no_answer(engine, async_write):
     """Every mode and cache shape, with an HBM too small for the traffic."""
     engine = dataclasses.replace(engine, hbm_blocks=56, async_write=async_write)
     comparison = compare(RunConfig(engine, chat(10, 3)))
@@ -27,7 +25,7 @@ def test_pool_saves_computing_and_changes_no_answer(engine: EngineConfig, async_
     assert comparison.with_pool.computed_tokens < comparison.without_pool.computed_tokens
 
 
-def test_replayed_trace_gains_from_the_pool() -> None:
+def test_replayed_trace_gains_from_the_pool():
     """The bundled trace in a small HBM: at least a quarter less to compute."""
     recorded = read_trace(BUNDLED_TRACE, 300)
     config = RunConfig(EngineConfig(hbm_blocks=120), lambda: replay(recorded))
@@ -36,13 +34,13 @@ def test_replayed_trace_gains_from_the_pool() -> None:
     assert comparison.with_pool.computed_tokens < 0.75 * comparison.without_pool.computed_tokens
 
 
-def test_run_with_a_pool_is_the_same_every_time() -> None:
+def test_run_with_a_pool_is_the_same_every_time():
     """Spills before the step returns leave nothing to chance."""
     config = RunConfig(EngineConfig(hbm_blocks=56), chat(seed=5))
     assert counts(run_with_pool(config)) == counts(run_with_pool(config))
 
 
-def test_smaller_pool_gains_less_and_is_right() -> None:
+def test_smaller_pool_gains_less_and_is_right():
     """What the pool evicts is computed again."""
     config = RunConfig(EngineConfig(hbm_blocks=56), chat(10, 4))
     large, small = run_with_pool(config), run_with_pool(dataclasses.replace(config, pool_blocks=40))
@@ -50,7 +48,7 @@ def test_smaller_pool_gains_less_and_is_right() -> None:
     assert small.pool_hit_tokens < large.pool_hit_tokens
 
 
-def test_few_shot_prompts_are_right_with_a_pool() -> None:
+def test_few_shot_prompts_are_right_with_a_pool():
     """Long shared examples leave HBM and come back."""
     config = RunConfig(EngineConfig(hbm_blocks=40), lambda: few_shot(48, examples=6), concurrency=2)
     result = run_with_pool(config)
@@ -58,7 +56,7 @@ def test_few_shot_prompts_are_right_with_a_pool() -> None:
     assert result.pool_hit_tokens > 0
 
 
-def test_pool_survives_a_restart_of_the_host() -> None:
+def test_pool_survives_a_restart_of_the_host():
     """After HBM was lost the pool still has the conversation."""
     config = RunConfig(EngineConfig(), chat())
     with opened_pool(config) as pooled:
@@ -74,7 +72,7 @@ def test_pool_survives_a_restart_of_the_host() -> None:
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_aborts_and_dummies_are_right_with_a_pool(async_scheduling: bool) -> None:
+def test_aborts_and_dummies_are_right_with_a_pool(async_scheduling):
     """Aborted sequences' blocks may be handed out before the workers hear of it; nothing wrong is stored."""
     config = RunConfig(EngineConfig(hbm_blocks=48, async_scheduling=async_scheduling), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:
@@ -91,7 +89,7 @@ def test_aborts_and_dummies_are_right_with_a_pool(async_scheduling: bool) -> Non
         assert_right_so_far(engine)
 
 
-def test_preempted_sequences_are_right_with_a_pool() -> None:
+def test_preempted_sequences_are_right_with_a_pool():
     """A preempted sequence leaves its blocks to the pool and may take them back."""
     config = RunConfig(EngineConfig(hbm_blocks=24), chat())
     with opened_pool(config) as pooled, Engine(pooled) as engine:

@@ -1,7 +1,5 @@
 """The pool cannot be opened at start: refuse, or serve right answers without it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading

@@ -1,7 +1,5 @@
 """The stand-in host without us: its own prefix cache must be right, or nothing measured on it means anything."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -15,7 +13,7 @@ PROMPT = list(range(10, 90))
 
 
 @pytest.mark.parametrize("engine", [mode for mode, _ in MODES], ids=[name for _, name in MODES])
-def test_prefix_cache_answers_right_and_hits(engine: EngineConfig) -> None:
+def test_prefix_cache_answers_right_and_hits(engine):
     """Every mode and cache shape: hits, no wrong byte, no wrong answer, no lost block."""
     result = run_without_pool(RunConfig(engine, chat()))
     assert_right(result)
@@ -24,7 +22,7 @@ def test_prefix_cache_answers_right_and_hits(engine: EngineConfig) -> None:
     assert result.prompt_tokens == result.hbm_hit_tokens + result.computed_tokens
 
 
-def test_prefix_cache_recomputes_preempted_sequences() -> None:
+def test_prefix_cache_recomputes_preempted_sequences():
     """With too few blocks sequences are preempted, prefilled again, and still answered right."""
     config = EngineConfig(hbm_blocks=24)
     with Engine(config) as engine:
@@ -36,7 +34,7 @@ def test_prefix_cache_recomputes_preempted_sequences() -> None:
         assert_right_so_far(engine)
 
 
-def test_prefix_cache_recomputes_the_last_block_when_a_hit_covers_the_prompt() -> None:
+def test_prefix_cache_recomputes_the_last_block_when_a_hit_covers_the_prompt():
     """A prompt that is all cached still has one block to compute, or there would be no answer."""
     with Engine(EngineConfig()) as engine:
         for _ in range(2):
@@ -48,7 +46,7 @@ def test_prefix_cache_recomputes_the_last_block_when_a_hit_covers_the_prompt() -
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_aborted_sequences_give_their_blocks_back(async_scheduling: bool) -> None:
+def test_aborted_sequences_give_their_blocks_back(async_scheduling):
     """A sequence whose client went away frees its blocks, and the workers hear of it after the next batch."""
     with Engine(EngineConfig(async_scheduling=async_scheduling)) as engine:
         aborted, kept = engine.submit(PROMPT, 30), engine.submit(PROMPT[:40], 30)
@@ -65,7 +63,7 @@ def test_aborted_sequences_give_their_blocks_back(async_scheduling: bool) -> Non
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_dummy_batches_change_nothing(async_scheduling: bool) -> None:
+def test_dummy_batches_change_nothing(async_scheduling):
     """A worker without work computes a dummy batch; running sequences do not notice."""
     with Engine(EngineConfig(async_scheduling=async_scheduling)) as engine:
         engine.submit(PROMPT, 12)
@@ -74,7 +72,7 @@ def test_dummy_batches_change_nothing(async_scheduling: bool) -> None:
         assert_right_so_far(engine)
 
 
-def test_adapters_do_not_share_blocks() -> None:
+def test_adapters_do_not_share_blocks():
     """The same prompt under another LoRA adapter has other KV, and is not a hit."""
     with Engine(EngineConfig()) as engine:
         for adapter in (None, "poet", "lawyer", "poet"):
@@ -85,7 +83,7 @@ def test_adapters_do_not_share_blocks() -> None:
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
-def test_run_is_the_same_every_time(async_scheduling: bool) -> None:
+def test_run_is_the_same_every_time(async_scheduling):
     """One configuration and one seed: the same counts; another seed: others."""
     config = RunConfig(EngineConfig(hbm_blocks=60, async_scheduling=async_scheduling), chat(seed=3))
     first, second = run_without_pool(config), run_without_pool(config)
@@ -94,7 +92,7 @@ def test_run_is_the_same_every_time(async_scheduling: bool) -> None:
     assert counts(first) != counts(other)
 
 
-def test_request_that_never_fits_is_refused() -> None:
+def test_request_that_never_fits_is_refused():
     """A prompt with more blocks than the device has ends the run with a clear error."""
     with Engine(EngineConfig(hbm_blocks=3)) as engine:
         engine.submit(PROMPT, 4)

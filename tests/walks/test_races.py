@@ -5,10 +5,7 @@ traffic reaches the race.  The reload into blocks of a batch in flight is in ``t
 puts that fail half way over a batch and chunks that are withdrawn are in ``tests/unit/core/test_spill.py``.
 """
 
-from __future__ import annotations
-
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,13 +31,13 @@ scheduling = pytest.mark.parametrize("async_scheduling", [False, True], ids=["sy
 class HeldPool(ScriptedPool):
     """Every put waits until it is released."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.entered, self.released = threading.Event(), threading.Event()
         self.before_put = lambda: (self.entered.set(), self.released.wait(JOIN_S))
 
 
-def load_elsewhere(pool: ScriptedPool, tokens: list[int], blocks: int) -> tuple[int, int]:
+def load_elsewhere(pool, tokens, blocks):
     """Another rank loads the prompt: how many blocks arrived, how many of them are wrong."""
     rank = Rank(pool=pool)
     ids = list(range(4, 4 + blocks))
@@ -49,7 +46,7 @@ def load_elsewhere(pool: ScriptedPool, tokens: list[int], blocks: int) -> tuple[
 
 
 @guarded
-def test_a_block_is_handed_out_again_while_its_spill_reads(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+def test_a_block_is_handed_out_again_while_its_spill_reads(monkeypatch, is_guarded):
     """The step that reuses block 0 waits at the fence; without it other bytes go under the old key."""
     if not is_guarded:
         monkeypatch.setattr(Spill, "wait", lambda self, block_ids: None)
@@ -59,7 +56,7 @@ def test_a_block_is_handed_out_again_while_its_spill_reads(monkeypatch: pytest.M
     rank.free(1, tokens, [0])
     assert pool.entered.wait(JOIN_S)
 
-    def next_step() -> None:
+    def next_step():
         rank.spill.before_write(2, np.array([0]))
         rank.compute(2, prompt(900, 1), [0])
 
@@ -75,7 +72,7 @@ def test_a_block_is_handed_out_again_while_its_spill_reads(monkeypatch: pytest.M
 
 
 @guarded
-def test_the_plugin_is_torn_down_with_spills_queued(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+def test_the_plugin_is_torn_down_with_spills_queued(monkeypatch, is_guarded):
     """After close nothing reads the cache any more, so what happens to its memory cannot reach the pool."""
     monkeypatch.setattr("mindie_kvpool_plugin.core.spill.DRAIN_TIMEOUT_S", 0.01)
     if not is_guarded:
@@ -105,12 +102,12 @@ def test_the_plugin_is_torn_down_with_spills_queued(monkeypatch: pytest.MonkeyPa
         assert loaded[0] == (2, 0), "what was being read is stored whole"
 
 
-def lose(monkeypatch: pytest.MonkeyPatch, every: int) -> dict[str, int]:
+def lose(monkeypatch, every):
     """Each n-th get of a key that a lookup found just now fails, as if it had been evicted in between."""
     counts = {"asked": 0, "lost": 0}
     get = LocalDram.get
 
-    def get_some(self: LocalDram, keys: Any, buffers: Any) -> list[bool]:
+    def get_some(self, keys, buffers):
         arrived = get(self, keys, buffers)
         for row in range(len(keys)):
             counts["asked"] += 1
@@ -125,7 +122,7 @@ def lose(monkeypatch: pytest.MonkeyPatch, every: int) -> dict[str, int]:
     return counts
 
 
-def poison(address: int, size: int) -> None:
+def poison(address, size):
     import ctypes
 
     ctypes.memset(address, 0xEE, size)
@@ -134,15 +131,13 @@ def poison(address: int, size: int) -> None:
 @guarded
 @scheduling
 @pytest.mark.parametrize("tp", [1, 2])
-def test_blocks_are_evicted_between_lookup_and_get(
-    monkeypatch: pytest.MonkeyPatch, is_guarded: bool, async_scheduling: bool, tp: int
-) -> None:
+def test_blocks_are_evicted_between_lookup_and_get(monkeypatch, is_guarded, async_scheduling, tp):
     """A promise is used as far as it was kept, on all ranks; taken at its word it is wrong."""
     counts = lose(monkeypatch, every=5)
     if not is_guarded:
         fetch = Reload._fetch
 
-        def believe(self: Reload, hits: Any) -> Any:
+        def believe(self, hits):
             fetch(self, hits)
             return np.array([hit.promised for hit in hits], dtype=np.int64)
 
@@ -156,7 +151,7 @@ def test_blocks_are_evicted_between_lookup_and_get(
 
 
 @scheduling
-def test_two_prompts_of_one_batch_share_a_new_prefix(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+def test_two_prompts_of_one_batch_share_a_new_prefix(monkeypatch, async_scheduling):
     """The second hits blocks that the first is about to load, some of which do not come."""
     counts = lose(monkeypatch, every=3)
     config = RunConfig(EngineConfig(async_scheduling=async_scheduling), chat())
@@ -173,12 +168,12 @@ def test_two_prompts_of_one_batch_share_a_new_prefix(monkeypatch: pytest.MonkeyP
 
 
 @scheduling
-def test_a_prompt_hits_blocks_whose_spill_is_pending(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+def test_a_prompt_hits_blocks_whose_spill_is_pending(monkeypatch, async_scheduling):
     """The blocks are read by the spill and by the model at once, then freed a second time while it is still pending."""
     entered, released = threading.Event(), threading.Event()
     put = LocalDram.put
 
-    def held_put(self: LocalDram, *args: Any) -> list[bool]:
+    def held_put(self, *args):
         entered.set()
         released.wait(JOIN_S)
         return put(self, *args)
@@ -203,7 +198,7 @@ def test_a_prompt_hits_blocks_whose_spill_is_pending(monkeypatch: pytest.MonkeyP
         assert_right_so_far(engine)
 
 
-def claim_everything(self: BlockDirectory, sequence_id: int, block_ids: Any, given: Any) -> Claim:
+def claim_everything(self, sequence_id, block_ids, given):
     """What a plugin without a directory would store: every full block of the table it remembers."""
     return Claim(
         block_ids=block_ids,
@@ -215,7 +210,7 @@ def claim_everything(self: BlockDirectory, sequence_id: int, block_ids: Any, giv
     )
 
 
-def preempted(engine: Engine) -> None:
+def preempted(engine):
     for first in range(8):
         engine.submit([first % 4 + 3, *PROMPT], 60)
     engine.run()
@@ -227,7 +222,7 @@ def preempted(engine: Engine) -> None:
 
 
 @guarded
-def test_a_preempted_sequence_is_computed_again_elsewhere(monkeypatch: pytest.MonkeyPatch, is_guarded: bool) -> None:
+def test_a_preempted_sequence_is_computed_again_elsewhere(monkeypatch, is_guarded):
     """Its old blocks belong to others before the worker hears of it; only what it still owns is stored."""
     if not is_guarded:
         monkeypatch.setattr(BlockDirectory, "claim", claim_everything)
@@ -243,9 +238,7 @@ def test_a_preempted_sequence_is_computed_again_elsewhere(monkeypatch: pytest.Mo
 
 
 @guarded
-def test_a_sequence_is_aborted_while_it_is_computed_or_loaded(
-    monkeypatch: pytest.MonkeyPatch, is_guarded: bool
-) -> None:
+def test_a_sequence_is_aborted_while_it_is_computed_or_loaded(monkeypatch, is_guarded):
     """Asynchronous scheduling: the batch is still on the device when the worker hears of the abort."""
     if not is_guarded:
         monkeypatch.setattr(InFlight, "wait", lambda self, timeout_s: True)
@@ -264,11 +257,11 @@ def test_a_sequence_is_aborted_while_it_is_computed_or_loaded(
             assert engine.oracle.corruptions > 0
 
 
-def test_a_put_that_fails_half_way_announces_only_what_is_there() -> None:
+def test_a_put_that_fails_half_way_announces_only_what_is_there():
     """Two of four blocks are stored; even a promise of all four would deliver just these two."""
     pool, tokens = ScriptedPool(), prompt(100, 4)
     rank = Rank(pool=pool)
-    seen: list[str] = []
+    seen = []
     pool.refuse_put = lambda key: key.count("/") == 3 and (seen.append(key) or len(seen) > 2)
     rank.compute(1, tokens, [0, 1, 2, 3])
     rank.free(1, tokens, [0, 1, 2, 3])

@@ -1,7 +1,5 @@
 """A bounded slice of the soak; ``make soak`` runs 200,000 requests."""
 
-from __future__ import annotations
-
 import pytest
 
 from chaos.soak import Held, SoakResult, main, soak
@@ -11,7 +9,7 @@ FAULTS = "get_fail=0.1,torn=0.05,put_fail=0.1,lie=0.1"
 
 
 @pytest.mark.parametrize(("tp", "faults"), [(1, ""), (2, FAULTS)], ids=["sound", "broken"])
-def test_soak_grows_nothing(tp: int, faults: str) -> None:
+def test_soak_grows_nothing(tp, faults):
     """Threads, files, shared segments and memory after 1,500 requests are what they were after the warm-up."""
     result = soak(1500, tp=tp, faults=faults)
     assert result.is_right
@@ -22,7 +20,7 @@ def test_soak_grows_nothing(tp: int, faults: str) -> None:
     assert bool(result.faults) == bool(faults)
 
 
-def test_soak_sees_growth() -> None:
+def test_soak_sees_growth():
     """One thread more is not flat, nor are 20 MiB."""
     start = Held(100.0, 5, 6, 0)
     for end in (Held(100.0, 6, 6, 0), Held(100.0, 5, 7, 0), Held(100.0, 5, 6, 1), Held(120.0, 5, 6, 0)):
@@ -30,7 +28,7 @@ def test_soak_sees_growth() -> None:
     assert SoakResult([start, start, Held(110.0, 4, 6, 0)], 1, 1, 0, 0, 0, 0, 0, 1.0).is_flat
 
 
-def test_soak_prints_start_middle_and_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_soak_prints_start_middle_and_end(capsys):
     """The command."""
     assert main(["--requests", "300"]) == 0
     output = capsys.readouterr().out

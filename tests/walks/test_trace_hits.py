@@ -1,14 +1,12 @@
 """A replayed trace hits as much as an independent LRU calculation says."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 import pytest
 
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.run import RunConfig, run_with_pool
-from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, TRACE_BLOCK_TOKENS, TraceRequest, read_trace
+from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, TRACE_BLOCK_TOKENS, read_trace
 from mindie_kvpool_plugin.simulator.traffic import replay
 from tests.walks.conftest import assert_right
 
@@ -16,9 +14,9 @@ BLOCK = 16
 ONE_POINT = 0.01
 
 
-def cached_tokens(trace: list[TraceRequest], num_blocks: int) -> int:
+def cached_tokens(trace, num_blocks):
     """Prompt tokens an LRU of ``num_blocks`` blocks answers, from the trace's own ids, one request after the other."""
-    held: OrderedDict[int, None] = OrderedDict()
+    held = OrderedDict()
     found = 0
     for number, request in enumerate(trace):
         prompt = round(request.input_length * BLOCK / TRACE_BLOCK_TOKENS)
@@ -39,7 +37,7 @@ def cached_tokens(trace: list[TraceRequest], num_blocks: int) -> int:
 @pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("pool", ["local_dram", "mooncake"])
-def test_replay_hits_as_an_lru_of_the_pools_size(pool: str, async_scheduling: bool, async_write: bool) -> None:
+def test_replay_hits_as_an_lru_of_the_pools_size(pool, async_scheduling, async_write):
     """HBM holds 2 % of the trace's blocks, the pool all of them: device and pool together hit within one point."""
     trace = read_trace(BUNDLED_TRACE, 400)
     unique = len({name for request in trace for name in request.hash_ids})
@@ -54,7 +52,7 @@ def test_replay_hits_as_an_lru_of_the_pools_size(pool: str, async_scheduling: bo
     assert result.pool_hit_tokens > 0.5 * expected
 
 
-def test_replay_hits_as_an_lru_when_the_pool_is_too_small() -> None:
+def test_replay_hits_as_an_lru_when_the_pool_is_too_small():
     """A pool of a third of the blocks forgets the least recently used ones."""
     trace = read_trace(BUNDLED_TRACE, 400)
     unique = len({name for request in trace for name in request.hash_ids})

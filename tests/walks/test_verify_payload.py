@@ -1,7 +1,5 @@
 """Bits flip on the way back: without checksums the model reads them, with checksums it never does."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 

@@ -8,28 +8,28 @@ severity and outcome of a violation, unit, and what the host does with a wrong v
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 Schema = dict[str, Any]
 
-DEFAULT_HOST_VERSION = "3.0.0"
-HOST_VERSIONS: Mapping[str, str] = {
+HOST_VERSIONS: dict[str, str] = {
     "3.0.0": "3.0.0",
     "3.0.0.beta.3": "3.0.0",
     "3.0.0.beta.2": "3.0.0.beta.2",
     "3.0.0.beta.1": "3.0.0.beta.1",
-    "2.x-docs": "2.x-docs",
     "2.3.0": "2.x-docs",
+    "2.x-docs": "2.x-docs",
     "2.2.RC1": "2.x-docs",
     "2.0.RC1": "2.x-docs",
     "1.0.0": "2.x-docs",
 }
-"""Every host version a user may name, and the profile that describes it."""
+"""Every host version a user may name, the newest first, and the profile that describes it."""
 
-_ORDER = ("1.0.0", "2.0.RC1", "2.2.RC1", "2.x-docs", "2.3.0", "3.0.0.beta.1", "3.0.0.beta.2", "3.0.0.beta.3", "3.0.0")
+DEFAULT_HOST_VERSION = next(iter(HOST_VERSIONS))
+_ORDER = tuple(reversed(HOST_VERSIONS))
 
 
 def is_before(version: str, other: str) -> bool:

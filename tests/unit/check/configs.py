@@ -1,13 +1,10 @@
 """A complete, minimal config.json to change in tests, and a server's folder around it."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 from mindie_kvpool_plugin.check.findings import pointer
-from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes
-from mindie_kvpool_plugin.check.situation import Disk, Situation
+from mindie_kvpool_plugin.check.pipeline import check_bytes
+from mindie_kvpool_plugin.check.situation import Situation
 from tests.check_examples import SECTIONS, changed
 
 WITH_POOL = {
@@ -17,18 +14,18 @@ WITH_POOL = {
 }
 
 
-def path_of(name: str) -> str:
+def path_of(name):
     """JSON Pointer of such a name."""
     section, key = name.split(".", 1)
     return pointer(*SECTIONS[section], key)
 
 
-def check(changes: dict[str, Any] | None = None, disk: Disk | None = None, **situation: Any) -> CheckReport:
+def check(changes=None, disk=None, **situation):
     """Check the minimal configuration with changes."""
     data = json.dumps(changed(changes or {}), indent=1).encode()
     return check_bytes(data, "config.json", Situation(**situation), disk)
 
 
-def codes(result: CheckReport, severity: str = "error") -> list[str]:
+def codes(result, severity="error"):
     """Codes of one severity, sorted."""
     return sorted({finding.code for finding in result.findings if finding.severity == severity})

@@ -7,8 +7,8 @@ import pytest
 from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.situation import Situation
-from mindie_kvpool_plugin.check.text.load import MAX_BYTES
 from tests.unit.check.configs import WITH_POOL, check, codes
+from tests.unit.check.hostile import HOSTILE
 
 
 def test_minimal_configuration_is_clean():
@@ -69,34 +69,10 @@ def test_any_type_anywhere_is_a_finding_or_fine(name):
         assert result.findings
 
 
-MIB = 1 << 20
-HOSTILE = {
-    "brackets": b"[" * MAX_BYTES,
-    "blanks": b" " * MAX_BYTES,
-    "open_string": b'{"a": "' + b"a" * (MAX_BYTES - 10),
-    "empty_objects": b'{"a": [' + b"{}," * (3 * MIB) + b"{}]}",
-    "integers": b'{"BackendConfig": {"npuDeviceIds": [[' + b"1," * (4 * MIB) + b"1]]}}",
-    "keys": b"{" + b",".join(b'"k%d":1' % i for i in range(500_000)) + b"}",
-    "digits": b'{"a": ' + b"1" * (MAX_BYTES - 10) + b"}",
-    "nul": b"\0" * MAX_BYTES,
-    "not_utf8": b"\xff" * MAX_BYTES,
-    "comments": b"/*" * (MAX_BYTES // 2),
-    "quotes": b'"{"a' * (MAX_BYTES // 4),
-    "backslashes": b'{"a": "' + b"\\" * (MAX_BYTES - 10),
-    "line_feeds": b"\n" * MAX_BYTES,
-    "wide": "，".encode() * (MAX_BYTES // 3),
-    "deep": b'{"a":' * MIB + b"1" + b"}" * MIB,
-    "deep_known": b'{"BackendConfig":' * 2000 + b"1" + b"}" * 2000,
-    "plugin_text": b'{"BackendConfig":{"ModelDeployConfig":{"ModelConfig":[{"plugin_params":"{\\"plugin_type\\":\\"'
-    + b"a," * (4 * MIB)
-    + b'\\"}"}]}}}',
-}
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_bytes_are_answered_in_time(name):
-    """Ten megabytes of anything: a result, never a traceback, and no waiting."""
+    """Ten megabytes of anything: a result, never a traceback, and nothing quadratic, which would take an hour."""
     begin = time.process_time()
     result = check_bytes(HOSTILE[name], "config.json", Situation())
     assert result.findings
-    assert time.process_time() - begin < 3  # a quarter of it alone; room for a busy machine
+    assert time.process_time() - begin < 60, "the figure itself is benchmarks/bench_check.py's"

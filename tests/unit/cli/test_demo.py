@@ -1,14 +1,10 @@
 """The demo as a user calls it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
-from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.simulator import device, mooncake_master
@@ -16,7 +12,7 @@ from mindie_kvpool_plugin.simulator import device, mooncake_master
 SMALL = ("--requests", "60", "--hbm-blocks", "70")
 
 
-def _demo(*arguments: str) -> Result:
+def _demo(*arguments):
     return CliRunner().invoke(main, ["demo", *arguments])
 
 
@@ -25,7 +21,7 @@ def _demo(*arguments: str) -> Result:
     [(), ("--async-scheduling", "--async-write"), ("--tp", "2", "--mla", "--seed", "3"), ("--pool", "mooncake")],
     ids=" ".join,
 )
-def test_demo_compares_both_runs_and_succeeds(tmp_path: Path, options: Sequence[str]) -> None:
+def test_demo_compares_both_runs_and_succeeds(tmp_path, options):
     """A table for people, the same numbers as JSON, exit status 0."""
     path = tmp_path / "results.json"
     result = _demo(*SMALL, *options, "--json", str(path))
@@ -40,7 +36,7 @@ def test_demo_compares_both_runs_and_succeeds(tmp_path: Path, options: Sequence[
     ].keys()
 
 
-def test_demo_fails_after_a_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_fails_after_a_corruption(monkeypatch):
     """Wrong bytes make exit status 1 and are said."""
     write = device.Device._write
     monkeypatch.setattr(device.Device, "_write", lambda self, job, keys: write(self, job, keys ^ keys.dtype.type(1)))
@@ -57,7 +53,7 @@ def test_demo_fails_after_a_corruption(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--requests", "3", "--hbm-blocks", "70", "--json", "no/such/folder/x.json"), "x.json: No such file"),
     ],
 )
-def test_demo_that_cannot_run_says_why_in_one_line(arguments: Sequence[str], expected: str) -> None:
+def test_demo_that_cannot_run_says_why_in_one_line(arguments, expected):
     """Exit status 2, the thing and its fix, no traceback."""
     result = _demo(*arguments)
     assert result.exit_code == 2
@@ -69,14 +65,14 @@ def test_demo_that_cannot_run_says_why_in_one_line(arguments: Sequence[str], exp
 @pytest.mark.parametrize(
     "arguments", [("--no-such-option",), ("--requests", "many"), ("--tp", "3"), ("--pool", "redis")]
 )
-def test_demo_refuses_wrong_options(arguments: Sequence[str]) -> None:
+def test_demo_refuses_wrong_options(arguments):
     """Exit status 2 with click's own message."""
     result = _demo(*arguments)
     assert result.exit_code == click.UsageError.exit_code == 2
     assert arguments[0] in result.stderr
 
 
-def test_demo_names_a_missing_mooncake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_names_a_missing_mooncake(monkeypatch):
     """The binary and the command that installs it."""
     monkeypatch.setattr(mooncake_master, "BINARY", "no_such_master")
     result = _demo(*SMALL, "--pool", "mooncake")
@@ -85,7 +81,7 @@ def test_demo_names_a_missing_mooncake(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install" in result.stderr
 
 
-def test_demo_with_faults_counts_them_and_is_right(tmp_path: Path) -> None:
+def test_demo_with_faults_counts_them_and_is_right(tmp_path):
     """A broken pool costs recomputing; table and JSON say which faults happened."""
     file = tmp_path / "result.json"
     result = _demo(*SMALL, "--tp", "2", "--faults", "get_fail=0.2,raise=0.05,put_fail=0.1", "--json", str(file))
@@ -96,7 +92,7 @@ def test_demo_with_faults_counts_them_and_is_right(tmp_path: Path) -> None:
     assert "fault: get_fail" in result.stdout
 
 
-def test_demo_sees_flips_that_the_pool_does_not() -> None:
+def test_demo_sees_flips_that_the_pool_does_not():
     """The one fault no key can detect shows in the model's check: exit status 1."""
     result = _demo(*SMALL, "--faults", "undetected_flip=0.5")
     assert result.exit_code == 1
@@ -107,7 +103,7 @@ def test_demo_sees_flips_that_the_pool_does_not() -> None:
     ("spec", "expected"),
     [("gte_fail=0.1", 'did you mean "get_fail"?'), ("get_fail=0.1,rank=1", "--tp 1 has ranks 0 to 0")],
 )
-def test_demo_refuses_wrong_faults(spec: str, expected: str) -> None:
+def test_demo_refuses_wrong_faults(spec, expected):
     """Exit status 2 and one line."""
     result = _demo(*SMALL, "--faults", spec)
     assert result.exit_code == 2

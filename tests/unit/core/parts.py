@@ -8,9 +8,11 @@ from mindie_kvpool_plugin.blocks import Buffers, FreedSequence, PoolHit
 from mindie_kvpool_plugin.core import rank as core_rank
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.prefill import Prefill
 from mindie_kvpool_plugin.core.reload import Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
 from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
 BLOCK_SIZE = 4
@@ -95,6 +97,11 @@ class ScriptedPool(LocalDram):
         return [key for key in list(self.keys()) if key.count("/") == 2]
 
 
+def guarded(pool):
+    """The pool as the walks are given it: whatever it raises is a call that failed."""
+    return GuardedPool(pool, "scripted", BreakerPolicy(), Counters())
+
+
 class Rank:
     """One rank's walks around an ArrayMemory."""
 
@@ -127,6 +134,7 @@ class Rank:
             queue_capacity_bytes=queue_bytes,
         )
         self.reload = Reload(parts, agree or (lambda lengths: lengths))
+        self.prefill = Prefill(parts, self.spill, self.reload)
 
     def compute(self, sequence_id, tokens, block_ids):
         """The device writes a sequence's blocks; the bytes are a function of all tokens before them."""

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.blocks import PoolHit
+from mindie_kvpool_plugin.blocks import PoolHit, Prompt
 
-from .parts import Rank, ScriptedPool, prompt
+from .parts import Rank, ScriptedPool, guarded, prompt
 
 
 def spilled(pool, tokens, count):
@@ -131,9 +131,18 @@ def test_a_pool_that_breaks_its_contract_costs_a_recompute(answer):
 
     pool.get = get
     asked = []
-    rank = Rank(pool=pool, agree=lambda lengths: asked.append(lengths.tolist()) or lengths)
+    rank = Rank(pool=guarded(pool), agree=lambda lengths: asked.append(lengths.tolist()) or lengths)
     assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
     assert asked == [[0]]
+
+
+def test_a_pool_that_answers_too_few_keys_brings_nothing_without_its_guards_too():
+    """An answer about other keys than were asked for says nothing about any of them."""
+    pool, tokens = ScriptedPool(), prompt(100, 2)
+    spilled(pool, tokens, 2)
+    pool.get = lambda keys, buffers: [True]
+    rank = Rank(pool=pool)
+    assert rank.reload.load([rank.hit(tokens, [4, 5], 0, 2)]).tolist() == [0]
 
 
 def test_load_and_spill_leave_a_pool_alone_that_is_in_trouble(monkeypatch):
@@ -163,11 +172,27 @@ def test_load_leaves_other_ranks_prompts_to_them():
     assert rank.counters.promised_blocks == rank.counters.reloaded_blocks == 2
 
 
-def test_load_agrees_although_loading_raised():
-    """The other ranks must not wait for a rank that stumbled."""
+def test_a_rank_whose_loading_raised_still_tells_the_others():
+    """They wait for it: whoever catches what was raised gives the hits up, once, and all compute them."""
     offered = []
     rank = Rank(agree=lambda lengths: offered.append(lengths.tolist()) or lengths)
     rank.memory.write = None
-    assert rank.reload.load([rank.hit(prompt(100, 3), [3, 4, 5], 1, 3)]).tolist() == [1]
+    rank.prefill.begin()
+    with pytest.raises(TypeError):
+        rank.prefill.run([], [rank.hit(prompt(100, 3), [3, 4, 5], 1, 3)])
+    assert offered == []
+    assert rank.prefill.give_up(1) is None
+    assert offered == [[0]]
+
+
+def test_what_the_ranks_agreed_on_stands_whatever_is_raised_afterwards():
+    """A second answer would meet the others at their next batch."""
+    offered = []
+    rank = Rank(agree=lambda lengths: offered.append(lengths.tolist()) or lengths)
+    rank.directory.rewrite = None
+    rank.prefill.begin()
+    hit = rank.hit(prompt(100, 3), [3, 4, 5], 1, 3)
+    with pytest.raises(TypeError):
+        rank.prefill.run([Prompt(0, 7, 12, np.arange(3), np.array([3, 4, 5]), 1)], [hit])
+    assert rank.prefill.give_up(1).tolist() == [1]
     assert offered == [[1]]
-    assert rank.counters.hook_errors == 1

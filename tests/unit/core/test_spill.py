@@ -9,7 +9,7 @@ from mindie_kvpool_plugin.core import spill as spill_module
 from mindie_kvpool_plugin.core import spill_queue
 from mindie_kvpool_plugin.core.spill import Replica
 
-from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, prompt
+from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, guarded, prompt
 
 JOIN_S = 10.0
 
@@ -222,7 +222,7 @@ def test_a_pool_that_raises_costs_only_the_spill(queue):
         raise RuntimeError("planted")
 
     pool.before_put = fail
-    rank = Rank(pool=pool, queue=queue)
+    rank = Rank(pool=guarded(pool), queue=queue)
     one, two = prompt(100, 1), prompt(200, 1)
     rank.compute(7, one, [1])
     rank.compute(8, two, [2])

@@ -1,7 +1,5 @@
 """Ranks in processes of their own that die or hang: the others go on within the bound, all with the same answer."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What wraps a pool says of it what the pool says of itself."""
 
-from __future__ import annotations
-
 import pytest
 
 from mindie_kvpool_plugin.observability.metrics import Counters

@@ -20,7 +20,7 @@ from tests.conftest import Memory, write_pool_file
 ROOT = Path(__file__).parents[3]
 
 
-def test_registry_is_read_without_any_library() -> None:
+def test_registry_is_read_without_any_library():
     """The check reads it on a laptop."""
     code = (
         "import sys; from mindie_kvpool_plugin.pools.registry import BACKENDS; "
@@ -31,7 +31,7 @@ def test_registry_is_read_without_any_library() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BACKENDS))
-def test_backend_has_a_schema_that_describes_its_options(name: str) -> None:
+def test_backend_has_a_schema_that_describes_its_options(name):
     """Every option of the record, with its default where it has one."""
     properties = schemas.load(BACKENDS[name].schema)["properties"]
     assert {field.name for field in fields(BACKENDS[name].options)} <= set(properties)
@@ -45,9 +45,9 @@ class ToyOptions:
 class Toy(PoolBackend):
     """Remembers names and moves nothing."""
 
-    def __init__(self, options: ToyOptions) -> None:
+    def __init__(self, options):
         self.size = options.size
-        self.names: list[str] = []
+        self.names = []
 
     def exists(self, keys):
         return [key in self.names for key in keys]
@@ -66,17 +66,17 @@ class Toy(PoolBackend):
         self.names.clear()
 
 
-def open_pool(options: ToyOptions, pool_file, role) -> Toy:
+def open_pool(options, pool_file, role):
     return Toy(options)
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def toy(monkeypatch):
     monkeypatch.setitem(registry.BACKENDS, "toy", Backend(__name__, ToyOptions, "local_dram"))
 
 
 @pytest.mark.usefixtures("toy")
-def test_one_entry_makes_a_backend(tmp_path: Path) -> None:
+def test_one_entry_makes_a_backend(tmp_path):
     """Its options are read from the pool file, the guards stand around it."""
     pool = assemble.open_worker_pool("toy", write_pool_file(tmp_path, size=2))
     memory = Memory(3)
@@ -87,7 +87,7 @@ def test_one_entry_makes_a_backend(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_mistake_in_the_options_names_file_and_key(tmp_path: Path) -> None:
+def test_mistake_in_the_options_names_file_and_key(tmp_path):
     """As for every backend, without a line of its own."""
     with pytest.raises(ConfigError, match=r"pool-.*\.json\.size is -1, expected a positive integer"):
         assemble.open_worker_pool("toy", write_pool_file(tmp_path, size=-1))

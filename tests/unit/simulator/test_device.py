@@ -1,9 +1,6 @@
 """Unit tests of simulator/device.py and simulator/model_shape.py."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +14,7 @@ NEVER_S = 60.0
 PROMPT = np.arange(10, 18, dtype=np.int64)
 
 
-def _inputs() -> SimpleNamespace:
+def _inputs():
     """A prefill of ``PROMPT`` into block 1 of blocks of 8 tokens."""
     return SimpleNamespace(
         input_ids=PROMPT,
@@ -29,7 +26,7 @@ def _inputs() -> SimpleNamespace:
     )
 
 
-def test_asynchronous_device_writes_only_when_the_next_inputs_are_ready() -> None:
+def test_asynchronous_device_writes_only_when_the_next_inputs_are_ready():
     """Until then the block keeps its old bytes: a host-side write in between is overtaken."""
     device = Device(ModelShape(), Oracle(64, 1024), block_size=8, asynchronous=True, hold_s=NEVER_S)
     cache = device.allocate_cache(2)
@@ -46,7 +43,7 @@ def test_asynchronous_device_writes_only_when_the_next_inputs_are_ready() -> Non
     device.close()
 
 
-def test_device_without_a_successor_runs_after_the_hold() -> None:
+def test_device_without_a_successor_runs_after_the_hold():
     """A host that waits for this batch before it prepares the next one is not blocked for ever."""
     device = Device(ModelShape(), Oracle(64, 1024), block_size=8, asynchronous=True, hold_s=0.001)
     device.steps.put(Step(0, True, [Row(1, PROMPT)]))
@@ -56,7 +53,7 @@ def test_device_without_a_successor_runs_after_the_hold() -> None:
     device.close()
 
 
-def test_failure_on_the_device_surfaces_where_the_logits_are_needed() -> None:
+def test_failure_on_the_device_surfaces_where_the_logits_are_needed():
     """A batch the scheduler did not announce like that."""
     device = Device(ModelShape(), Oracle(64, 1024), block_size=8, asynchronous=True, hold_s=0.001)
     device.steps.put(Step(0, True, [Row(1, PROMPT), Row(2, PROMPT)]))
@@ -75,7 +72,7 @@ def test_failure_on_the_device_surfaces_where_the_logits_are_needed() -> None:
         (ModelShape(mla=(32, 8)), 2, [0, 0]),
     ],
 )
-def test_ranks_of_one_shard_hold_identical_bytes(shape: ModelShape, tp: int, shards: list[int]) -> None:
+def test_ranks_of_one_shard_hold_identical_bytes(shape, tp, shards):
     """Fewer heads than ranks, and MLA: replicas are equal bit for bit, shards are not."""
     caches = []
     for rank in range(tp):
@@ -97,14 +94,14 @@ def test_ranks_of_one_shard_hold_identical_bytes(shape: ModelShape, tp: int, sha
         (ModelShape(mla=(32, 8)), {"model_type": "simulated_mla", "kv_lora_rank": 32, "qk_rope_head_dim": 8}),
     ],
 )
-def test_weight_directory_says_how_heads_are_spread(tmp_path: Path, shape: ModelShape, expected: dict) -> None:
+def test_weight_directory_says_how_heads_are_spread(tmp_path, shape, expected):
     """What a plugin may conclude replication from."""
     write_weights(shape, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert expected.items() <= config.items()
 
 
-def test_block_bytes_count_every_segment() -> None:
+def test_block_bytes_count_every_segment():
     """An int8 key tensor is half as wide, a third tensor adds to it."""
     plain = ModelShape(num_layers=1, num_kv_heads=4, head_size=8)
     assert plain.block_bytes(16, tp=1) == 16 * 2 * 4 * 8 * 2

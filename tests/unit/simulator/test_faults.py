@@ -1,16 +1,12 @@
 """The fault injector: every kind does what it says, and is counted only when it happened."""
 
-from __future__ import annotations
-
 import json
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
+from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator import faults
@@ -26,7 +22,7 @@ GROUPS = [f"ns/print/{number}" for number in range(BLOCKS)]
 
 
 @pytest.fixture
-def pool_file(tmp_path: Path) -> Iterator[PoolFile]:
+def pool_file(tmp_path):
     path = tmp_path / "pool.json"
     path.write_text(json.dumps({"capacity": 1 << 24, "kv_pool": {}}), encoding="utf-8")
     yield read_pool_file(str(path))
@@ -36,7 +32,7 @@ def pool_file(tmp_path: Path) -> Iterator[PoolFile]:
 class Setup:
     """A faulty pool around a local one that holds BLOCKS blocks and their aliases."""
 
-    def __init__(self, spec: str, pool_file: PoolFile) -> None:
+    def __init__(self, spec, pool_file):
         self.inner = registry.open_pool("local_dram", pool_file, "worker")
         self.record = FaultRecord(parse_spec(spec), "local_dram")
         self.pool = FaultyPool(self.inner, self.record)
@@ -44,16 +40,16 @@ class Setup:
         self.found = Memory(BLOCKS).fill(2)
         self.before = self.found.bytes.copy()
 
-    def store(self) -> None:
+    def store(self):
         assert self.inner.put(DATA, self.stored.buffers) == [True] * BLOCKS
         assert self.inner.put(ALIASES, self.stored.buffers.head(16)) == [True] * BLOCKS
 
-    def get(self) -> list[bool]:
+    def get(self):
         return self.pool.get(DATA, self.found.buffers)
 
 
 @pytest.mark.parametrize("kind", ["get_fail", "evict", "short", "torn", "flip"])
-def test_failed_read_says_no_and_never_leaves_the_right_bytes(kind: str, pool_file: PoolFile) -> None:
+def test_failed_read_says_no_and_never_leaves_the_right_bytes(kind, pool_file):
     """Untouched, half written or damaged; counted once per block."""
     setup = Setup(f"{kind}=0.5", pool_file)
     setup.store()
@@ -65,7 +61,7 @@ def test_failed_read_says_no_and_never_leaves_the_right_bytes(kind: str, pool_fi
             assert (setup.found.bytes[row] == setup.before[row]).all()
 
 
-def test_undetected_flip_says_yes_to_one_wrong_bit(pool_file: PoolFile) -> None:
+def test_undetected_flip_says_yes_to_one_wrong_bit(pool_file):
     """Only an oracle can tell."""
     setup = Setup("undetected_flip=1", pool_file)
     setup.store()
@@ -74,14 +70,14 @@ def test_undetected_flip_says_yes_to_one_wrong_bit(pool_file: PoolFile) -> None:
     assert [sum(int(byte).bit_count() for byte in row.flat) for row in wrong] == [1] * BLOCKS
 
 
-def test_get_that_would_have_missed_is_no_fault(pool_file: PoolFile) -> None:
+def test_get_that_would_have_missed_is_no_fault(pool_file):
     """Nothing stored, nothing counted."""
     setup = Setup("get_fail=0.5,short=0.5", pool_file)
     assert setup.get() == [False] * BLOCKS
     assert not setup.record.happened
 
 
-def test_evicted_block_stays_lost_until_it_is_put_again(pool_file: PoolFile) -> None:
+def test_evicted_block_stays_lost_until_it_is_put_again(pool_file):
     """Its alias stays: each further get finds it stale."""
     setup = Setup("evict=0.5", pool_file)
     setup.store()
@@ -93,7 +89,7 @@ def test_evicted_block_stays_lost_until_it_is_put_again(pool_file: PoolFile) -> 
     assert setup.pool.exists(DATA) == [True] * BLOCKS
 
 
-def test_stale_put_says_yes_and_stores_nothing(pool_file: PoolFile) -> None:
+def test_stale_put_says_yes_and_stores_nothing(pool_file):
     """The gets that miss are counted; aliases are never lost this way."""
     setup = Setup("stale=0.5", pool_file)
     assert setup.pool.put(DATA, setup.stored.buffers, GROUPS) == [True] * BLOCKS
@@ -102,7 +98,7 @@ def test_stale_put_says_yes_and_stores_nothing(pool_file: PoolFile) -> None:
     assert setup.get().count(False) == setup.record.happened["stale"] > 5
 
 
-def test_put_that_is_refused_stores_nothing(pool_file: PoolFile) -> None:
+def test_put_that_is_refused_stores_nothing(pool_file):
     """Half way over a batch."""
     setup = Setup("put_fail=0.5", pool_file)
     answers = setup.pool.put(DATA, setup.stored.buffers, GROUPS)
@@ -110,7 +106,7 @@ def test_put_that_is_refused_stores_nothing(pool_file: PoolFile) -> None:
     assert setup.inner.exists(DATA) == answers
 
 
-def test_lookups_lie_both_ways(pool_file: PoolFile) -> None:
+def test_lookups_lie_both_ways(pool_file):
     """lie: yes to what is not there; deny: no to what is."""
     lying = Setup("lie=0.5", pool_file)
     assert lying.pool.exists(ALIASES).count(True) == lying.record.happened["lie"] > 5
@@ -119,7 +115,7 @@ def test_lookups_lie_both_ways(pool_file: PoolFile) -> None:
     assert denying.pool.exists(ALIASES).count(False) == denying.record.happened["deny"] > 5
 
 
-def test_crash_loses_data_at_once_and_aliases_later(pool_file: PoolFile) -> None:
+def test_crash_loses_data_at_once_and_aliases_later(pool_file):
     """Half of the blocks, and always data and alias of the same ones."""
     setup = Setup("crash=1", pool_file)
     setup.pool.put(DATA, setup.stored.buffers, GROUPS)
@@ -133,7 +129,7 @@ def test_crash_loses_data_at_once_and_aliases_later(pool_file: PoolFile) -> None
     assert answers == [not is_dead for is_dead in dead]
 
 
-def test_exception_comes_after_half_of_the_call(pool_file: PoolFile) -> None:
+def test_exception_comes_after_half_of_the_call(pool_file):
     """The worst moment."""
     setup = Setup("raise=1", pool_file)
     with pytest.raises(InjectedError):
@@ -146,7 +142,7 @@ def test_exception_comes_after_half_of_the_call(pool_file: PoolFile) -> None:
     assert setup.record.happened["raise"] == 3
 
 
-def test_hung_call_fails_as_a_whole_and_short_answers_are_short(pool_file: PoolFile) -> None:
+def test_hung_call_fails_as_a_whole_and_short_answers_are_short(pool_file):
     """Both kinds of call faults that answer."""
     hung = Setup("hang_ms=1:1", pool_file)
     hung.store()
@@ -157,7 +153,7 @@ def test_hung_call_fails_as_a_whole_and_short_answers_are_short(pool_file: PoolF
     assert len(short.get()) == BLOCKS - 1
 
 
-def test_one_rank_only(pool_file: PoolFile) -> None:
+def test_one_rank_only(pool_file):
     """The other ranks and the scheduler see a sound pool."""
     record = FaultRecord(parse_spec("get_fail=1,lie=1,rank=1"), "local_dram")
     inner = registry.open_pool("local_dram", pool_file, "worker")
@@ -168,7 +164,7 @@ def test_one_rank_only(pool_file: PoolFile) -> None:
     assert FaultyPool(inner, record, -1).exists(ALIASES) == [False] * BLOCKS
 
 
-def test_faulty_backend_exists_only_inside_the_block(pool_file: PoolFile) -> None:
+def test_faulty_backend_exists_only_inside_the_block(pool_file):
     """Nothing of it can be reached from a configuration."""
     assert FAULTY not in registry.BACKENDS
     with injected(parse_spec(""), "local_dram", str(pool_file.path)):
@@ -177,7 +173,7 @@ def test_faulty_backend_exists_only_inside_the_block(pool_file: PoolFile) -> Non
         registry.open_pool(FAULTY, pool_file, "worker")
 
 
-def test_rank_is_told_by_the_inference_thread() -> None:
+def test_rank_is_told_by_the_inference_thread():
     """As the engine names them."""
     assert [faults.rank_of(name) for name in ("inference", "inference-0", "inference-3", "MainThread")] == [0, 0, 3, 0]
     assert threading.current_thread().name == "MainThread"
@@ -196,7 +192,7 @@ def test_rank_is_told_by_the_inference_thread() -> None:
         ("get_fail=0.6,short=0.6", "the rates of get_fail, short add up to 1.2"),
     ],
 )
-def test_wrong_spec_says_what_was_meant(text: str, expected: str) -> None:
+def test_wrong_spec_says_what_was_meant(text, expected):
     """One clear error each."""
     with pytest.raises(ConfigError) as caught:
         parse_spec(text)
@@ -204,7 +200,7 @@ def test_wrong_spec_says_what_was_meant(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_faulty_run_repeats_exactly(tp: int) -> None:
+def test_faulty_run_repeats_exactly(tp):
     """Seeded: the same faults at the same places; another seed, others."""
     text = "get_fail=0.2,short=0.1,put_fail=0.1,stale=0.1,lie=0.1"
     runs = [

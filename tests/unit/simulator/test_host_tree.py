@@ -1,7 +1,5 @@
 """Unit tests of the stand-in host package itself and of what puts it on the path."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
@@ -19,13 +17,13 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def plugins() -> str:
+def plugins():
     """Dotted name of the stand-in's plugin package, importable."""
     host_modules.install()
     return "mindie_llm.text_generator.plugins"
 
 
-def test_real_host_is_not_replaced(tmp_path: Path) -> None:
+def test_real_host_is_not_replaced(tmp_path):
     """Where a MindIE-LLM is installed the simulator refuses to start and says where it is."""
     package = tmp_path / "mindie_llm"
     package.mkdir()
@@ -37,7 +35,7 @@ def test_real_host_is_not_replaced(tmp_path: Path) -> None:
     assert f"HostCompatError: a MindIE-LLM is installed at {package}" in ended.stderr.splitlines()[-1]
 
 
-def test_validator_answers_in_the_order_of_its_white_list(plugins: str) -> None:
+def test_validator_answers_in_the_order_of_its_white_list(plugins):
     """The order of plugin_type does not matter, a name that is not listed is dropped."""
     utils = importlib.import_module(f"{plugins}.plugin_utils")
     text = json.dumps({"plugin_type": "prefix_cache, mtp,splitfuse", "num_speculative_tokens": 1})
@@ -56,14 +54,14 @@ def test_validator_answers_in_the_order_of_its_white_list(plugins: str) -> None:
         ("{", json.JSONDecodeError),
     ],
 )
-def test_validator_refuses_what_the_host_refuses(plugins: str, text: str, error: type[Exception]) -> None:
+def test_validator_refuses_what_the_host_refuses(plugins, text, error):
     """Unknown plugin, missing field, impossible value, too long, no JSON."""
     utils = importlib.import_module(f"{plugins}.plugin_utils")
     with pytest.raises(error):
         utils.PluginParameterValidator(1).validate(text)
 
 
-def test_unknown_pool_is_refused(plugins: str) -> None:
+def test_unknown_pool_is_refused(plugins):
     """The factory knows the host's own pools only."""
     del plugins
     mempool = importlib.import_module("mindie_llm.text_generator.mempool").MemPool
@@ -71,7 +69,7 @@ def test_unknown_pool_is_refused(plugins: str) -> None:
         mempool.create_pool("no_such_pool", "")
 
 
-def test_prefix_cache_refuses_hits_without_a_promise(plugins: str) -> None:
+def test_prefix_cache_refuses_hits_without_a_promise(plugins):
     """computed_blocks without remote_computed_blocks is a TypeError, as in the host."""
     plugin = _prefix_cache(plugins)
     metadata = SimpleNamespace(is_prefill=True, computed_blocks=np.array([1]), remote_computed_blocks=None)
@@ -79,27 +77,27 @@ def test_prefix_cache_refuses_hits_without_a_promise(plugins: str) -> None:
         plugin.model_inputs_update(None, metadata, None, None, (None, None))
 
 
-def _prefix_cache(plugins: str) -> object:
+def _prefix_cache(plugins):
     backend = SimpleNamespace(kv_pool_backend="", kv_pool_config_path="")
     module = importlib.import_module(f"{plugins}.prefix_cache.prefix_cache_plugin")
     return module.PrefixCachePlugin(backend, None, SimpleNamespace(block_size=4), None)
 
 
-def _context(*, async_infer: bool) -> object:
+def _context(*, async_infer):
     store = importlib.import_module("mindie_llm.text_generator.utils.tg_infer_context_store")
     settings = importlib.import_module("mindie_llm.text_generator.utils.settings")
     config = settings.CacheConfig(max_block_size=4, max_seq_len=32, max_gen_len=32)
     return store.TGInferContextStore(None, config, None, None, settings.ContextParams(async_infer=async_infer))
 
 
-def _handles(context: object, *sequence_ids: int) -> list[int]:
+def _handles(context, *sequence_ids):
     metadata = SimpleNamespace(
         is_dummy_batch=False, is_prefill=True, all_sequence_ids=np.array(sequence_ids, dtype=np.int64)
     )
     return context.get_batch_context_handles(metadata).tolist()
 
 
-def test_handles_count_down_and_come_back_last_in_first_out(plugins: str) -> None:
+def test_handles_count_down_and_come_back_last_in_first_out(plugins):
     """2047, 2046, ...; a freed handle is the next one given out."""
     del plugins
     context = _context(async_infer=False)
@@ -108,7 +106,7 @@ def test_handles_count_down_and_come_back_last_in_first_out(plugins: str) -> Non
     assert _handles(context, 14, 15) == [2046, 2044]
 
 
-def test_sequence_that_ended_is_cleared_one_step_later_when_asynchronous(plugins: str) -> None:
+def test_sequence_that_ended_is_cleared_one_step_later_when_asynchronous(plugins):
     """The first call only marks it, the second forgets it."""
     del plugins
     context = _context(async_infer=True)
@@ -120,7 +118,7 @@ def test_sequence_that_ended_is_cleared_one_step_later_when_asynchronous(plugins
     assert _handles(context, 12) == handles.tolist()
 
 
-def test_aborted_sequence_is_cleared_after_the_batch_when_asynchronous(plugins: str) -> None:
+def test_aborted_sequence_is_cleared_after_the_batch_when_asynchronous(plugins):
     """Its handle is not given out before."""
     del plugins
     context = _context(async_infer=True)

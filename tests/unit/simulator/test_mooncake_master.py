@@ -1,11 +1,8 @@
 """Unit tests of simulator/mooncake_master.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ from mindie_kvpool_plugin.simulator import mooncake_master
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file
 
 
-def test_master_runs_for_the_length_of_the_block() -> None:
+def test_master_runs_for_the_length_of_the_block():
     """It accepts connections on loopback, and its process is gone afterwards."""
     with MooncakeMaster() as master:
         host, port = master.address.split(":")
@@ -28,7 +25,7 @@ def test_master_runs_for_the_length_of_the_block() -> None:
         os.kill(pid, 0)
 
 
-def test_master_that_was_killed_starts_again_on_its_port_and_has_forgotten() -> None:
+def test_master_that_was_killed_starts_again_on_its_port_and_has_forgotten():
     """Killed, restarted, and frozen at the end of the block: no process is left."""
     with MooncakeMaster() as master:
         first = master.pid
@@ -43,7 +40,7 @@ def test_master_that_was_killed_starts_again_on_its_port_and_has_forgotten() -> 
             os.kill(pid, 0)
 
 
-def test_master_whose_port_is_taken_is_given_another() -> None:
+def test_master_whose_port_is_taken_is_given_another():
     """It answers for a second, but somebody else listens there."""
     master = MooncakeMaster()
     with socket.create_server(("127.0.0.1", master.port)) as taken, master:
@@ -51,20 +48,20 @@ def test_master_whose_port_is_taken_is_given_another() -> None:
         socket.create_connection(("127.0.0.1", master.port), timeout=5).close()
 
 
-def test_missing_binary_is_named_with_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binary_is_named_with_its_fix(monkeypatch):
     """What is missing and the command that installs it."""
     monkeypatch.setattr(mooncake_master, "BINARY", "no_such_master")
     with pytest.raises(PoolError, match=r"no_such_master was not found .* pip install"), MooncakeMaster():
         pass
 
 
-def test_master_that_ends_at_once_is_an_error() -> None:
+def test_master_that_ends_at_once_is_an_error():
     """A flag it does not know, for instance."""
     with pytest.raises(PoolError, match="did not stay up; run it by hand"), MooncakeMaster("--no_such_flag"):
         pass
 
 
-def test_pool_file_is_one_the_plugin_reads(tmp_path: Path) -> None:
+def test_pool_file_is_one_the_plugin_reads(tmp_path):
     """Mooncake's keys for loopback TCP, a kv_pool section, and a segment Mooncake accepts."""
     path = tmp_path / "pool.json"
     write_pool_file(path, "127.0.0.1:50051", 1)

@@ -1,12 +1,10 @@
 """Unit tests of simulator/scheduler.py: what the pool is asked and how its answer is read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager, chain_hash
-from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request
+from mindie_kvpool_plugin.simulator.requests import Limits, Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 
 A, B = [1, 2, 3, 4], [5, 6, 7, 8]
@@ -15,16 +13,16 @@ A, B = [1, 2, 3, 4], [5, 6, 7, 8]
 class Lookup:
     """Answers what it was told to and remembers what it was asked."""
 
-    def __init__(self, answer: list[object]) -> None:
+    def __init__(self, answer):
         self.answer = answer
-        self.asked: list[str] = []
+        self.asked = []
 
-    def batch_exist(self, keys: list[str]) -> list[object]:
+    def batch_exist(self, keys):
         self.asked += keys
         return self.answer
 
 
-def _scheduled(lookup: Lookup, tp: int = 1) -> Batch:
+def _scheduled(lookup, tp=1):
     scheduler = Scheduler(BlockManager(8, 4), Limits(), lookup=lookup, tp=tp, model_name="m")
     scheduler.submit(Request(1, [*A, *B, 9], 1))
     batch = scheduler.schedule()
@@ -32,7 +30,7 @@ def _scheduled(lookup: Lookup, tp: int = 1) -> Batch:
     return batch
 
 
-def test_lookup_asks_for_every_rank_of_every_block_and_for_hash_zero_at_the_end() -> None:
+def test_lookup_asks_for_every_rank_of_every_block_and_for_hash_zero_at_the_end():
     """Block by block, all ranks of a block together; the partial block has no hash."""
     lookup = Lookup([False] * 6)
     _scheduled(lookup, tp=2)
@@ -49,19 +47,19 @@ def test_lookup_asks_for_every_rank_of_every_block_and_for_hash_zero_at_the_end(
         ([True] * 4 + [False] * 2, 2),
     ],
 )
-def test_promise_is_the_leading_answers_divided_by_the_ranks(answer: list[object], promised: int) -> None:
+def test_promise_is_the_leading_answers_divided_by_the_ranks(answer, promised):
     """A block counts when all its ranks have it, and only up to the first miss."""
     assert _scheduled(Lookup(answer), tp=2).promised == [promised]
 
 
 @pytest.mark.parametrize("answer", [[1, 1, 0], [np.True_, np.True_, np.False_], [True, True]])
-def test_answer_the_host_could_not_cast_is_refused(answer: list[object]) -> None:
+def test_answer_the_host_could_not_cast_is_refused(answer):
     """Python bools, one per key: the host's binding takes nothing else."""
     with pytest.raises(TypeError, match="one Python bool per key"):
         _scheduled(Lookup(answer))
 
 
-def test_ended_sequence_gives_its_blocks_back_at_the_next_turn() -> None:
+def test_ended_sequence_gives_its_blocks_back_at_the_next_turn():
     """Its blocks stay its own while its last step is answered."""
     scheduler = Scheduler(BlockManager(8, 4), Limits())
     request = Request(1, A, 1)

@@ -34,6 +34,26 @@ def test_schemas_are_what_their_sources_say(generate):
     assert [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text] == []
 
 
+def test_a_newer_host_is_described_by_what_it_changed(generate, monkeypatch):
+    """One entry: the version described whole stays the one it was, and those before it are not touched."""
+    source = generate.source
+    versions = source("versions") | {"after": {"9.0": {"properties": {"Version": {"const": "2.0.0"}, "Added": {}}}}}
+    before = generate.config_schemas()
+    monkeypatch.setattr(generate, "source", lambda name: versions if name == "versions" else source(name))
+    made = generate.config_schemas()
+    assert made["9.0"]["properties"].keys() - made["3.0.0"]["properties"].keys() == {"Added"}
+    assert made["9.0"]["properties"]["Version"]["const"] == "2.0.0"
+    assert {name: made[name] for name in before} == before
+
+
+def test_a_backend_needs_no_more_than_its_record(generate, monkeypatch):
+    """Its schema has its keys and the plugin's section."""
+    monkeypatch.setitem(generate.RECORDS, "toy", records.LocalDramOptions)
+    made = generate.schemas()["toy"]
+    assert {"capacity", "kv_pool"} <= made["properties"].keys()
+    assert made["description"].startswith("The embedded pool of one process")
+
+
 @pytest.mark.parametrize("record", [name for name in dir(records) if name.endswith("Options")])
 def test_every_option_is_described(record):
     """In the record's docstring, from which the schema takes it, and nothing is described that is no option."""

@@ -96,7 +96,7 @@ def test_older_profiles_differ_only_where_the_fact_sheet_says():
                             "kmcKsfStandby", "interNodeTlsPkPwd", "interNodeKmcKsfMaster", "interNodeKmcKsfStandby",
                             "enablePrefixCache"},
     }  # fmt: skip
-    allowed: set[str] = set()
+    allowed = set()
     for name, keys in expected.items():
         allowed |= keys
         other = paths(profiles.load(name))

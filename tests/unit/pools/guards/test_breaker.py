@@ -1,7 +1,5 @@
 """The breaker: trouble is paid for once, then everything is answered at once until the pool works again."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -272,7 +270,7 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
         assert counters.refused_keys - refused == 800, "none of them met the master"
         own_master.start()
 
-        def hits() -> bool:
+        def hits():
             stored = worker.put(KEYS, memory.buffers) == [True, True]
             return stored and scheduler.exists(KEYS) == [True, True] == worker.get(KEYS, Memory(2).buffers)
 

@@ -1,7 +1,5 @@
 """A damaged block is a get that failed."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which guards stand around a backend, and in which order."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -15,7 +13,7 @@ from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from tests.conftest import Memory
 
 
-def _stack(role: str, opened=None, **options: object) -> list[str]:
+def _stack(role, opened=None, **options):
     pool = guarded(opened or (lambda: LocalDram(1 << 20)), "embedded", role, KvPoolOptions(**options), Counters())
     names, inner = [type(pool).__name__], pool
     while isinstance(inner, PoolWrapper):
@@ -39,12 +37,12 @@ def _stack(role: str, opened=None, **options: object) -> list[str]:
         ),
     ],
 )
-def test_options_choose_the_guards(role, options, expected) -> None:
+def test_options_choose_the_guards(role, options, expected):
     """Checksums where bytes are read, a late pool where the service may start without it, the breaker always."""
     assert _stack(role, **options) == expected
 
 
-def test_pool_that_cannot_be_opened_refuses_unless_it_may_come_later() -> None:
+def test_pool_that_cannot_be_opened_refuses_unless_it_may_come_later():
     """As ``on_pool_unavailable`` says."""
 
     def fails():
@@ -55,16 +53,16 @@ def test_pool_that_cannot_be_opened_refuses_unless_it_may_come_later() -> None:
     assert _stack("worker", fails, on_pool_unavailable="run_without") == ["GuardedPool", "LatePool", "NoPool"]
 
 
-def test_missing_package_is_told_before_a_pool_is_opened(monkeypatch) -> None:
+def test_missing_package_is_told_before_a_pool_is_opened(monkeypatch):
     """Nobody would close it."""
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    opened: list[str] = []
+    opened = []
     with pytest.raises(ConfigError, match="verify_payload"):
         _stack("worker", lambda: opened.append("pool"), verify_payload=True)
     assert opened == []
 
 
-def test_what_a_backend_raises_ends_in_the_stack() -> None:
+def test_what_a_backend_raises_ends_in_the_stack():
     """Every call answers, whatever the library underneath does."""
 
     class Broken(LocalDram):

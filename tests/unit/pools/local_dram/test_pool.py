@@ -1,7 +1,5 @@
 """The embedded pool's memory: slots are used again, sizes may change, and a reader is never overtaken."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +15,7 @@ KIB = 1024
 
 
 @pytest.fixture(params=["C", "Python"], autouse=True)
-def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def language(request, monkeypatch):
     """The copy loop in C and its twin."""
     if request.param == "Python":
         monkeypatch.setattr(local_dram, "native", None)
@@ -25,7 +23,7 @@ def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("built without a compiler")
 
 
-def test_a_full_pool_goes_on_with_other_sizes() -> None:
+def test_a_full_pool_goes_on_with_other_sizes():
     """All memory is cut for one size, then for another, then for both."""
     pool = LocalDram(64 * KIB)
     for size in (2 * KIB, 3 * KIB, 2 * KIB):
@@ -39,7 +37,7 @@ def test_a_full_pool_goes_on_with_other_sizes() -> None:
         assert pool.used_bytes <= pool.capacity_bytes
 
 
-def test_the_least_recently_used_leave_first() -> None:
+def test_the_least_recently_used_leave_first():
     """A put and a get make a key recent, a question does not."""
     pool = LocalDram(8 * KIB)
     one = Memory(1, segments=1, segment_bytes=2 * KIB).fill(1).buffers
@@ -52,7 +50,7 @@ def test_the_least_recently_used_leave_first() -> None:
     assert pool.keys() == ["d", "a", "b", "e"]
 
 
-def test_a_slot_is_not_reused_while_it_is_read() -> None:
+def test_a_slot_is_not_reused_while_it_is_read():
     """A value that loses its name during a get keeps its memory until the get is over."""
     pool = LocalDram(4 * KIB)
     source = Memory(3, segments=1, segment_bytes=2 * KIB).fill(2)
@@ -65,7 +63,7 @@ def test_a_slot_is_not_reused_while_it_is_read() -> None:
     assert memory == source.bytes[0].tobytes()
 
 
-def test_keys_value_and_remove_show_what_is_inside() -> None:
+def test_keys_value_and_remove_show_what_is_inside():
     """The surface tests use: names, bytes that can be damaged, and losing a value."""
     pool = LocalDram(64 * KIB)
     source = Memory(2, segments=2, segment_bytes=KIB).fill(3)
@@ -82,7 +80,7 @@ def test_keys_value_and_remove_show_what_is_inside() -> None:
     assert pool.used_bytes == 2 * KIB + 16
 
 
-def test_slabs_are_bounded_and_cut_anew_when_empty() -> None:
+def test_slabs_are_bounded_and_cut_anew_when_empty():
     """No slot beyond the capacity; a slab in use keeps its size."""
     slabs = Slabs(10_000, huge_pages=False)
     slots = [slabs.take(3_000) for _ in range(4)]
@@ -96,7 +94,7 @@ def test_slabs_are_bounded_and_cut_anew_when_empty() -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(1, 6000), min_size=1, max_size=4), offset=st.integers(0, 130))
-def test_any_size_at_any_address_is_copied_exactly(sizes: list[int], offset: int) -> None:
+def test_any_size_at_any_address_is_copied_exactly(sizes, offset):
     """Segments on no boundary come back exact, and no byte beside them changes."""
     room = offset + sum(sizes) + 64
     source = np.random.default_rng(0).integers(1, 256, room, dtype=np.uint8)

@@ -3,8 +3,6 @@
 ``python -m tests.unit.pools.mooncake.child <function> <arguments>``; each prints one JSON line when it is done.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -18,12 +16,12 @@ from mindie_kvpool_plugin.pools.registry import open_pool
 from tests.conftest import HOST, Memory, free_port, write_pool_file
 
 
-def say(**facts: object) -> None:
+def say(**facts):
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
-def _open(address: str, segment_bytes: str, **more: object):
+def _open(address, segment_bytes, **more):
     keys = {
         "local_hostname": HOST,
         "master_server_address": address,
@@ -35,7 +33,7 @@ def _open(address: str, segment_bytes: str, **more: object):
     return open_pool("mooncake", write_pool_file(Path(tempfile.mkdtemp()), **keys), "worker")
 
 
-def peer(address: str, segment_bytes: str, blocks: str, seed: str) -> None:
+def peer(address, segment_bytes, blocks, seed):
     """Hold a segment with blocks peer/0.. until the end of standard input."""
     pool = _open(address, segment_bytes)
     keys = [f"peer/{number}" for number in range(int(blocks))]
@@ -46,7 +44,7 @@ def peer(address: str, segment_bytes: str, blocks: str, seed: str) -> None:
     say(closed=True)
 
 
-def raw_call(when: str, address: str) -> None:
+def raw_call(when, address):
     """Call the bare client when it is not open."""
     from mooncake.store import MooncakeDistributedStore
 
@@ -59,7 +57,7 @@ def raw_call(when: str, address: str) -> None:
     say(survived=True)
 
 
-def our_calls(address: str) -> None:
+def our_calls(address):
     """Call our pool while it closes and after."""
     pool, memory = _open(address, str(16 << 20)), Memory(2)
     pool.close()
@@ -69,7 +67,7 @@ def our_calls(address: str) -> None:
 SEGMENTS, SEGMENT_BYTES, QUEUE = 42, 128 << 10, 64
 
 
-def _overload(pool, memory: Memory, keys: list[str], threads: int) -> list[threading.Thread]:
+def _overload(pool, memory, keys, threads):
     started = [
         threading.Thread(target=pool.get, args=(keys, Memory(len(keys), SEGMENTS, SEGMENT_BYTES).buffers), daemon=True)
         for _ in range(threads)
@@ -79,7 +77,7 @@ def _overload(pool, memory: Memory, keys: list[str], threads: int) -> list[threa
     return started
 
 
-def wedge(address: str, splits: str) -> None:
+def wedge(address, splits):
     """Overrun a small queue to the peer that holds all keys; with splitting nothing happens, without it wedges."""
     os.environ["MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER"] = str(QUEUE)
     os.environ["MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER"] = str(QUEUE)

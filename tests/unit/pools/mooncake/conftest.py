@@ -1,19 +1,13 @@
 """Processes beside the test's own."""
 
-from __future__ import annotations
-
 import json
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mindie_kvpool_plugin.pools.mooncake import MooncakePool
 from mindie_kvpool_plugin.pools.registry import open_pool
-from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests.conftest import mooncake_keys, write_pool_file
 
 ROOT = Path(__file__).parents[4]
@@ -22,7 +16,7 @@ ROOT = Path(__file__).parents[4]
 class Child:
     """A function of ``child.py`` in a process of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments):
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.unit.pools.mooncake.child", *arguments],
             cwd=ROOT,
@@ -32,29 +26,29 @@ class Child:
             text=True,
         )
 
-    def hear(self) -> dict[str, object]:
+    def hear(self):
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the child ended with {self.process.wait()}: {self.process.stderr and self.process.stderr.read()}"
         return json.loads(line)
 
-    def wait(self, timeout_s: float = 30) -> int:
+    def wait(self, timeout_s=30):
         self.process.communicate(timeout=timeout_s)
         return self.process.returncode
 
-    def signal(self, how: signal.Signals) -> None:
+    def signal(self, how):
         self.process.send_signal(how)
 
-    def end(self) -> None:
+    def end(self):
         self.process.kill()
         self.process.communicate()
 
 
 @pytest.fixture
-def run_child() -> Iterator[Callable[..., Child]]:
-    children: list[Child] = []
+def run_child():
+    children = []
 
-    def run(*arguments: str) -> Child:
+    def run(*arguments):
         children.append(Child(*arguments))
         return children[-1]
 
@@ -64,12 +58,10 @@ def run_child() -> Iterator[Callable[..., Child]]:
 
 
 @pytest.fixture
-def open_mooncake(tmp_path: Path) -> Iterator[Callable[..., MooncakePool]]:
-    opened: list[MooncakePool] = []
+def open_mooncake(tmp_path):
+    opened = []
 
-    def open_one(
-        master: MooncakeMaster, segment_bytes: int = 64 << 20, role: str = "worker", **more: object
-    ) -> MooncakePool:
+    def open_one(master, segment_bytes=64 << 20, role="worker", **more):
         pool_file = write_pool_file(tmp_path, **mooncake_keys(master, segment_bytes, **more))
         opened.append(open_pool("mooncake", pool_file, role))
         return opened[-1]

@@ -1,7 +1,5 @@
 """The faults of the real Mooncake Store that a plugin must survive, each shown to have happened."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading
@@ -27,12 +25,12 @@ def _raw(pool, call):
         return call(connection.store)
 
 
-def _raw_get(pool, keys: list[str], memory: Memory) -> list[int]:
+def _raw_get(pool, keys, memory):
     sizes = [memory.buffers.sizes.tolist()] * len(keys)
     return _raw(pool, lambda s: s.batch_get_into_multi_buffers(keys, memory.buffers.addresses.tolist(), sizes, False))
 
 
-def test_bare_client_dies_and_ours_answers_when_it_is_not_open(master, run_child) -> None:
+def test_bare_client_dies_and_ours_answers_when_it_is_not_open(master, run_child):
     """SIGSEGV before setup and after close is real, and our pool is never in that place."""
     bare = {when: run_child("raw_call", when, master.address) for when in ("before_setup", "after_close")}
     ours = run_child("our_calls", master.address)
@@ -43,7 +41,7 @@ def test_bare_client_dies_and_ours_answers_when_it_is_not_open(master, run_child
     assert ours.wait() == 0
 
 
-def test_wedged_client_is_replaced_and_works_again(own_master, run_child) -> None:
+def test_wedged_client_is_replaced_and_works_again(own_master, run_child):
     """A client that lost its peer by an overrun queue is replaced while its stuck call still sits in it."""
     holder = run_child("peer", own_master.address, str(256 << 20), "0", "0")
     holder.hear()
@@ -55,14 +53,14 @@ def test_wedged_client_is_replaced_and_works_again(own_master, run_child) -> Non
     assert told["put_after"] == [True]
 
 
-def test_split_calls_never_wedge_under_the_same_load(own_master, run_child) -> None:
+def test_split_calls_never_wedge_under_the_same_load(own_master, run_child):
     """Four threads that together offer ten times the queue get every byte, with the client they began with."""
     holder = run_child("peer", own_master.address, str(256 << 20), "0", "0")
     holder.hear()
     assert run_child("wedge", own_master.address, "split").hear() == {"good": 40, "replacements": 0}
 
 
-def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake) -> None:
+def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake):
     """However many threads call, the gate's peak is the limit."""
     pool = shared_mooncake
     keys = [[f"gate{number}/{i}" for i in range(40)] for number in range(4)]
@@ -77,7 +75,7 @@ def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake)
 
 
 @pytest.mark.parametrize("call", ["exists", "get", "put"])
-def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master, open_mooncake, call) -> None:
+def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master, open_mooncake, call):
     """Negative exist codes, which Python takes for true, become False; a call is bounded by the client's 4.3 s."""
     pool, memory = open_mooncake(own_master), Memory(2)
     assert pool.put(["a", "b"], memory.fill(2).buffers) == [True, True]
@@ -92,7 +90,7 @@ def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master,
     own_master.start()
 
 
-def test_get_misses_and_put_recovers_when_the_master_restarts_empty(own_master, open_mooncake) -> None:
+def test_get_misses_and_put_recovers_when_the_master_restarts_empty(own_master, open_mooncake):
     """A restarted master has forgotten every key; the same client stores again soon after."""
     pool, memory = open_mooncake(own_master), Memory(2).fill(3)
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
@@ -103,7 +101,7 @@ def test_get_misses_and_put_recovers_when_the_master_restarts_empty(own_master, 
 
 
 @pytest.mark.parametrize("call", ["exists", "get"])
-def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call) -> None:
+def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call):
     """A master that does not answer costs rpc_timeout_s, not 30 s; afterwards the keys are still there."""
     pool, memory = open_mooncake(own_master), Memory(2).fill(4)
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
@@ -116,7 +114,7 @@ def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call) -> 
     wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 10, "the keys are back")
 
 
-def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master, open_mooncake, run_child) -> None:
+def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master, open_mooncake, run_child):
     """A dead process's keys exist until the master notices; getting them fails per key, ours stay good."""
     peer = run_child("peer", own_master.address, str(64 << 20), "8", "5")
     assert peer.hear() == {"stored": [True] * 8}
@@ -136,9 +134,9 @@ def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[set[str]]:
+def asked(monkeypatch):
     """The peers of each question whether they live."""
-    questions: list[set[str]] = []
+    questions = []
     ask = mooncake_peers.ask
     monkeypatch.setattr(
         mooncake_peers, "ask", lambda peers, *more: (questions.append(set(peers)), ask(peers, *more))[1]
@@ -147,7 +145,7 @@ def asked(monkeypatch) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("met_before", [False, True])
-def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, asked, met_before) -> None:
+def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, asked, met_before):
     """Mooncake waits a second per key of a stopped process, at the first contact for ever; we ask first, and once."""
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
@@ -175,9 +173,7 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
 
 
 @pytest.mark.parametrize("segment_bytes", [0, 16 << 20], ids=["one lane", "two lanes"])
-def test_peer_whose_blocks_arrive_is_not_asked_again(
-    own_master, open_mooncake, run_child, asked, segment_bytes
-) -> None:
+def test_peer_whose_blocks_arrive_is_not_asked_again(own_master, open_mooncake, run_child, asked, segment_bytes):
     """A busy service asks nobody: what arrived is answer enough, however long it goes on."""
     peer = run_child("peer", own_master.address, str(64 << 20), "8", "7")
     peer.hear()
@@ -188,7 +184,7 @@ def test_peer_whose_blocks_arrive_is_not_asked_again(
     assert len(asked) == 1
 
 
-def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, open_mooncake, run_child) -> None:
+def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, open_mooncake, run_child):
     """Stopped just after it was heard: a second or two for each of the first keys, not for all 32."""
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
@@ -205,10 +201,10 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
         peer.signal(signal.SIGCONT)
 
 
-def _put_at_home(pool, memory: Memory) -> list[str]:
+def _put_at_home(pool, memory):
     """Put blocks until as many lie in the pool's own segment: over loopback the master places them anywhere."""
-    found: list[str] = []
-    rows: list[int] = []
+    found = []
+    rows = []
     keys = [f"home/{number}" for number in range(8 * len(memory.bytes))]
     for number, key in enumerate(keys):
         block = memory.buffers.take(slice(len(found), len(found) + 1))
@@ -222,13 +218,13 @@ def _put_at_home(pool, memory: Memory) -> list[str]:
     raise AssertionError(f"{len(found)} of {len(keys)} blocks lie at home")
 
 
-def test_own_segment_is_read_and_written_past_the_gate(own_master, open_mooncake, monkeypatch) -> None:
+def test_own_segment_is_read_and_written_past_the_gate(own_master, open_mooncake, monkeypatch):
     """Memory copies fill no queue: two lanes, no turns, every byte right."""
     pool, source, target = open_mooncake(own_master, max_slices_in_flight=24), Memory(64).fill(3), Memory(64)
     assert pool.put(["first"], source.buffers.take(slice(0, 1))) == [True], "puts see that they stay at home"
     before = pool.link.client._current.gate.peak
     keys = [f"own/{number}" for number in range(64)]
-    threads: set[str] = set()
+    threads = set()
     move = Transfer._move
     monkeypatch.setattr(
         Transfer, "_move", lambda *given: (threads.add(threading.current_thread().name), move(*given))[1]
@@ -254,7 +250,7 @@ def test_own_segment_is_a_peer_like_others_when_memory_is_not_copied(setting, ow
     assert pool.link.client._current.gate.peak == 24
 
 
-def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake) -> None:
+def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake):
     """The bare client reports success and fills only the last one."""
     pool, source, target = shared_mooncake, Memory(2).fill(8), Memory(5)
     keys = ["twice/a", "twice/b"]
@@ -266,7 +262,7 @@ def test_get_fills_every_destination_when_a_key_comes_twice(shared_mooncake) -> 
     assert np.array_equal(target.bytes, source.bytes[[0, 1, 0, 0, 1]])
 
 
-def test_codes_of_the_bare_client_are_what_we_normalise(shared_mooncake) -> None:
+def test_codes_of_the_bare_client_are_what_we_normalise(shared_mooncake):
     """Get succeeds with the size; -600 too small; -800 too large; an existing key is put with 0."""
     pool, source = shared_mooncake, Memory(1).fill(9)
     assert pool.put(["codes"], source.buffers) == [True]
@@ -281,7 +277,7 @@ def test_codes_of_the_bare_client_are_what_we_normalise(shared_mooncake) -> None
     assert pool.get(["codes"], Memory(1, segments=4).buffers) == [False]
 
 
-def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, open_mooncake) -> None:
+def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, open_mooncake):
     """Asking for an alias leases the data it stands for; ungrouped data put at the same time is evicted."""
     pool, size = open_mooncake(own_master, 32 << 20), 512 << 10
     own_master.restart()
@@ -303,12 +299,12 @@ def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, 
     assert np.array_equal(target.bytes, data.bytes[:8])
 
 
-def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, open_mooncake, monkeypatch) -> None:
+def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, open_mooncake, monkeypatch):
     """-200 with all keys leased: a few retries, False, and True again when the lease has run out."""
     pool, size = open_mooncake(own_master, 16 << 20), 1 << 20
     block = Memory(1, 1, size).fill(13)
-    stored: list[str] = []
-    tried: list[str] = []
+    stored = []
+    tried = []
     move = Put.move
     monkeypatch.setattr(Put, "move", lambda put, rows: (tried.append("put"), move(put, rows))[1])
     while pool.put([f"full/{len(stored)}"], block.buffers) == [True]:
@@ -320,7 +316,7 @@ def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, op
     wait_until(lambda: pool.put(["later"], block.buffers) == [True], 10, "the lease has run out")
 
 
-def test_register_names_the_region_when_mooncake_refuses_it(master, open_mooncake) -> None:
+def test_register_names_the_region_when_mooncake_refuses_it(master, open_mooncake):
     """An exact repeat is fine, an overlap is refused by Mooncake, too many by us."""
     pool, memory = open_mooncake(master, 0), Memory(4)
     whole = Region(memory.bytes.ctypes.data, memory.bytes.nbytes)
@@ -332,7 +328,7 @@ def test_register_names_the_region_when_mooncake_refuses_it(master, open_mooncak
         pool.register([Region(whole.address + i, 1) for i in range(256)])
 
 
-def test_two_pools_of_one_process_have_names_of_their_own(master, open_mooncake) -> None:
+def test_two_pools_of_one_process_have_names_of_their_own(master, open_mooncake):
     """local_hostname without a port gets a different free one for every client, held while it lives."""
     names = [open_mooncake(master, 0).link.client._current.name for _ in range(2)]
     assert names[0] != names[1]

@@ -1,7 +1,5 @@
 """How many slices may be in flight."""
 
-from __future__ import annotations
-
 import threading
 import time
 
@@ -9,7 +7,7 @@ from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
 from tests.conftest import wait_until
 
 
-def test_gate_lets_through_what_fits() -> None:
+def test_gate_lets_through_what_fits():
     """Several calls may hold slices up to the limit together."""
     gate = SliceGate(10)
     with gate.passing(6, 1) as first, gate.passing(4, 1) as second:
@@ -20,7 +18,7 @@ def test_gate_lets_through_what_fits() -> None:
     assert gate.peak == 10
 
 
-def test_gate_refuses_in_time_when_there_is_no_room() -> None:
+def test_gate_refuses_in_time_when_there_is_no_room():
     """A call that finds no room waits its time and is told so; nothing stays counted."""
     gate = SliceGate(10)
     with gate.passing(6, 1):
@@ -33,7 +31,7 @@ def test_gate_refuses_in_time_when_there_is_no_room() -> None:
     assert gate.in_flight == 0
 
 
-def test_gate_lets_a_call_above_the_limit_go_alone() -> None:
+def test_gate_lets_a_call_above_the_limit_go_alone():
     """One block with more segments than the limit must still be moved."""
     gate = SliceGate(10)
     with gate.passing(50, 1) as is_granted:
@@ -44,11 +42,11 @@ def test_gate_lets_a_call_above_the_limit_go_alone() -> None:
         assert not is_granted
 
 
-def test_gate_serves_in_order_so_that_a_large_call_is_not_starved() -> None:
+def test_gate_serves_in_order_so_that_a_large_call_is_not_starved():
     """Small calls that come later wait behind a large one."""
     gate, order = SliceGate(10), []
 
-    def call(name: str, slices: int) -> None:
+    def call(name, slices):
         with gate.passing(slices, 10):
             order.append(name)
 
@@ -64,16 +62,16 @@ def test_gate_serves_in_order_so_that_a_large_call_is_not_starved() -> None:
     assert order == ["large", "small"]
 
 
-def test_gate_lets_the_next_go_when_the_first_in_line_gives_up() -> None:
+def test_gate_lets_the_next_go_when_the_first_in_line_gives_up():
     """A waiter that ran out of time does not block those behind it."""
     gate, passed = SliceGate(10), threading.Event()
 
-    def patient() -> None:
+    def patient():
         with gate.passing(5, 10) as is_granted:
             if is_granted:
                 passed.set()
 
-    def hasty() -> None:
+    def hasty():
         with gate.passing(10, 0.2):
             pass
 

@@ -1,7 +1,5 @@
 """Work on two threads: both end before the call does, and a busy helper is not waited for."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest
@@ -16,16 +14,16 @@ def lanes():
     opened.close()
 
 
-def _name() -> str:
+def _name():
     return threading.current_thread().name
 
 
 @pytest.mark.parametrize(("both", "num_threads"), [(False, 1), (True, 2)])
-def test_work_is_done_in_one_lane_or_two(lanes, both, num_threads) -> None:
+def test_work_is_done_in_one_lane_or_two(lanes, both, num_threads):
     """Each lane's result comes back."""
     meet = threading.Barrier(num_threads)
 
-    def work() -> str:
+    def work():
         meet.wait(10)
         return _name()
 
@@ -33,7 +31,7 @@ def test_work_is_done_in_one_lane_or_two(lanes, both, num_threads) -> None:
     assert len(found) == len(set(found)) == num_threads
 
 
-def test_one_lane_does_it_when_no_thread_can_be_started(lanes, monkeypatch) -> None:
+def test_one_lane_does_it_when_no_thread_can_be_started(lanes, monkeypatch):
     """At the process's limit of threads the call takes longer, and that is all."""
     monkeypatch.setattr(threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("can't start")))
     assert lanes.run(_name, both=True) == [_name()]
@@ -43,12 +41,12 @@ def test_one_lane_does_it_when_no_thread_can_be_started(lanes, monkeypatch) -> N
     assert "test-lane" in found, "later it can"
 
 
-def test_busy_helper_is_not_waited_for(lanes) -> None:
+def test_busy_helper_is_not_waited_for(lanes):
     """Two calls at once: the one that finds the helper at work goes on alone."""
     entered, leave = threading.Event(), threading.Event()
     caller_is_done = threading.Event()
 
-    def stuck() -> None:
+    def stuck():
         if _name() == "test-lane":
             entered.set()
             leave.wait(30)
@@ -66,12 +64,12 @@ def test_busy_helper_is_not_waited_for(lanes) -> None:
 
 
 @pytest.mark.parametrize("where", ["test-lane", "MainThread"])
-def test_failure_reaches_the_caller_when_both_lanes_have_ended(lanes, where) -> None:
+def test_failure_reaches_the_caller_when_both_lanes_have_ended(lanes, where):
     """Whoever owns the buffers gets them back with the exception, and the helper goes on serving."""
     meet = threading.Barrier(2)
-    ended: list[str] = []
+    ended = []
 
-    def work() -> None:
+    def work():
         meet.wait(10)
         if _name() == where:
             raise RuntimeError("in one lane")

@@ -1,11 +1,8 @@
 """Peers that answer, that accept and stay silent, and that are gone, as sockets of this process play them."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +14,7 @@ from tests.conftest import HOST, free_port, wait_until
 class Peer:
     """Accepts connections, and while it answers reads each to its end and hangs up, as Mooncake's daemon does."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.listener = socket.create_server((HOST, 0))
         self.address = f"{HOST}:{self.listener.getsockname()[1]}"
         self.is_well = threading.Event()
@@ -25,7 +22,7 @@ class Peer:
         self.questions = 0
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def _serve(self) -> None:
+    def _serve(self):
         while True:
             try:
                 connection, _ = self.listener.accept()
@@ -38,7 +35,7 @@ class Peer:
 
 
 @pytest.fixture
-def peers() -> Iterator[list[Peer]]:
+def peers():
     running = [Peer(), Peer()]
     yield running
     for peer in running:
@@ -46,12 +43,12 @@ def peers() -> Iterator[list[Peer]]:
         peer.listener.close()
 
 
-def test_slow_look_up_of_one_name_does_not_make_the_others_silent(peers, monkeypatch) -> None:
+def test_slow_look_up_of_one_name_does_not_make_the_others_silent(peers, monkeypatch):
     """What names take does not count against the time to answer, and is paid once."""
     real = mooncake_peers.look_up
-    looked_up: list[str] = []
+    looked_up = []
 
-    def slow(host: str, port: int):
+    def slow(host, port):
         looked_up.append(host)
         if host == "slow.example":
             time.sleep(0.5)
@@ -66,7 +63,7 @@ def test_slow_look_up_of_one_name_does_not_make_the_others_silent(peers, monkeyp
     assert looked_up.count("slow.example") == 1
 
 
-def test_nobody_is_met_for_the_first_time_without_being_asked(peers, monkeypatch) -> None:
+def test_nobody_is_met_for_the_first_time_without_being_asked(peers, monkeypatch):
     """Out of file descriptors: who is known is believed, a stranger is not."""
     known = Peers()
     known.heard([peers[0].address])
@@ -79,13 +76,13 @@ def test_nobody_is_met_for_the_first_time_without_being_asked(peers, monkeypatch
 
 
 @pytest.fixture
-def short(monkeypatch) -> None:
+def short(monkeypatch):
     monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", 0.1)
     monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 0.0)
     monkeypatch.setattr(mooncake_peers, "SILENT_FOR_S", 0.2)
 
 
-def test_all_are_asked_at_once_and_told_apart(peers) -> None:
+def test_all_are_asked_at_once_and_told_apart(peers):
     """The silent ones cost their time limit once, however many they are."""
     peers[1].is_well.clear()
     silent = [socket.create_server((HOST, 0)) for _ in range(3)]
@@ -101,7 +98,7 @@ def test_all_are_asked_at_once_and_told_apart(peers) -> None:
         listener.close()
 
 
-def test_peer_that_was_heard_is_not_asked(peers, monkeypatch) -> None:
+def test_peer_that_was_heard_is_not_asked(peers, monkeypatch):
     """A transfer that worked is answer enough, for a moment."""
     monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 60.0)
     known = Peers()
@@ -111,7 +108,7 @@ def test_peer_that_was_heard_is_not_asked(peers, monkeypatch) -> None:
     assert [peer.questions for peer in peers] == [0, 1]
 
 
-def test_silent_peer_is_left_alone_and_then_asked_again(peers, short, caplog) -> None:
+def test_silent_peer_is_left_alone_and_then_asked_again(peers, short, caplog):
     """While it is left alone nothing waits for it; when it answers it is used again; each told once."""
     known, peer = Peers(), peers[0]
     peer.is_well.clear()
@@ -126,7 +123,7 @@ def test_silent_peer_is_left_alone_and_then_asked_again(peers, short, caplog) ->
     assert [("does not answer" in text, "answers again" in text) for text in said] == [(True, False), (False, True)]
 
 
-def test_puts_wait_for_silent_peers_but_not_for_gone_ones(peers, short, monkeypatch) -> None:
+def test_puts_wait_for_silent_peers_but_not_for_gone_ones(peers, short, monkeypatch):
     """Nothing hangs on a peer that is gone; one that is silent is forgotten when the master has dropped it."""
     known, peer = Peers(), peers[0]
     assert not known.any_is_silent()

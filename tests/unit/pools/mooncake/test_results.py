@@ -1,7 +1,5 @@
 """What becomes of the binding's answers, with a binding that says what the test wants."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from types import SimpleNamespace
@@ -25,13 +23,13 @@ from tests.conftest import Memory, wait_until
 class ScriptedStore:
     """Answers with the next of its answers, the last one for ever."""
 
-    def __init__(self, *answers: object) -> None:
+    def __init__(self, *answers):
         self.answers = list(answers)
-        self.calls: list[tuple[object, ...]] = []
+        self.calls = []
         self.closed = 0
-        self.registered: list[int] = []
+        self.registered = []
 
-    def _next(self, *arguments: object) -> object:
+    def _next(self, *arguments):
         assert not self.closed, "a closed client was called"
         self.calls.append(arguments)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -41,23 +39,23 @@ class ScriptedStore:
 
     batch_is_exist = batch_get_into_multi_buffers = batch_put_from_multi_buffers = _next
 
-    def batch_get_replica_desc(self, keys: list[str]) -> dict[str, object]:
+    def batch_get_replica_desc(self, keys):
         return {}
 
-    def register_buffer(self, address: int, size_bytes: int) -> int:
+    def register_buffer(self, address, size_bytes):
         self.registered.append(address)
         return 0
 
-    def close(self) -> int:
+    def close(self):
         assert not self.closed
         self.closed += 1
         return 0
 
 
-def _pool(*stores: ScriptedStore, limit: int = 448, protocol: str = "tcp") -> MooncakePool:
+def _pool(*stores, limit=448, protocol="tcp"):
     waiting = list(stores)
 
-    def connect(is_replacement: bool) -> Connection:
+    def connect(is_replacement):
         if not waiting:
             raise PoolError("no more clients")
         return Connection(waiting.pop(0), "host:1", SliceGate(limit))
@@ -66,48 +64,48 @@ def _pool(*stores: ScriptedStore, limit: int = 448, protocol: str = "tcp") -> Mo
     return MooncakePool(MooncakeClient(connect), options, SimpleNamespace)
 
 
-def _guarded(store: ScriptedStore) -> GuardedPool:
+def _guarded(store):
     """As the walks see it: what the binding raises ends at the breaker."""
     return GuardedPool(_pool(store), "mooncake", BreakerPolicy(), Counters())
 
 
 @pytest.mark.parametrize("answer", [[], [1], [1, 1, 1], RuntimeError("binding"), [-900, -1], [2, 0]])
-def test_exists_is_false_unless_the_answer_is_one_per_key(answer) -> None:
+def test_exists_is_false_unless_the_answer_is_one_per_key(answer):
     """Empty and wrongly long lists, exceptions and negative codes are not hits."""
     assert _guarded(ScriptedStore(answer)).exists(["a", "b"]) == [False, False]
 
 
 @pytest.mark.parametrize("answer", [[], [0], [0, 0, 0], RuntimeError("binding"), [-600, -1], [5, 1]])
-def test_put_is_false_unless_the_answer_is_zero_per_key(answer) -> None:
+def test_put_is_false_unless_the_answer_is_zero_per_key(answer):
     """An empty list, which an unopened client gives, is not success."""
     assert _guarded(ScriptedStore(answer)).put(["a", "b"], Memory(2).buffers) == [False, False]
 
 
 @pytest.mark.parametrize("answer", [[], [12288], RuntimeError("binding"), [-704, -800], [12287, 0], [1, 1]])
-def test_get_is_false_unless_the_answer_is_the_size(answer) -> None:
+def test_get_is_false_unless_the_answer_is_the_size(answer):
     """Anything but the expected number of bytes is a miss."""
     memory = Memory(2)
     assert memory.buffers.block_bytes == 12288
     assert _guarded(ScriptedStore(answer)).get(["a", "b"], memory.buffers) == [False, False]
 
 
-def test_put_retries_only_the_keys_without_space_and_then_drops_them() -> None:
+def test_put_retries_only_the_keys_without_space_and_then_drops_them():
     """Three retries for those keys; the others keep their result."""
     store = ScriptedStore([0, -200, -600, -200], [0, -200], [-200], [-200], AssertionError("too many"))
     assert _pool(store).put(list("abcd"), Memory(4).buffers) == [True, True, False, False]
     assert [call[0] for call in store.calls] == [list("abcd"), ["b", "d"], ["d"], ["d"]]
 
 
-def test_put_does_not_come_back_for_space_after_the_master_is_gone() -> None:
+def test_put_does_not_come_back_for_space_after_the_master_is_gone():
     """One block found no space, then the master died: asking again would wait for it again."""
     store = ScriptedStore([-200, 0], [-900, -900], AssertionError("asked again"))
     assert _pool(store, limit=6).put(list("abcd"), Memory(4).buffers) == [False, True, False, False]
     assert len(store.calls) == 2
 
 
-def test_many_silent_peers_are_asked_about_twice_at_most(monkeypatch) -> None:
+def test_many_silent_peers_are_asked_about_twice_at_most(monkeypatch):
     """However many they are and however late a call meets them: each question takes its time limit."""
-    asked: list[list[str]] = []
+    asked = []
 
     def ask(peers, timeout_s):
         asked.append(sorted(peers))
@@ -116,7 +114,7 @@ def test_many_silent_peers_are_asked_about_twice_at_most(monkeypatch) -> None:
     monkeypatch.setattr(mooncake_peers, "ask", ask)
     store = ScriptedStore(AssertionError("a silent peer was read from"))
 
-    def descriptors(keys: list[str]) -> dict[str, object]:
+    def descriptors(keys):
         found = {}
         for key in keys:
             place = SimpleNamespace(transport_endpoint=f"127.0.0.1:{9000 + int(key) // 20}")
@@ -131,7 +129,7 @@ def test_many_silent_peers_are_asked_about_twice_at_most(monkeypatch) -> None:
     assert store.calls == []
 
 
-def test_put_sends_groups_and_the_own_segment_with_each_piece() -> None:
+def test_put_sends_groups_and_the_own_segment_with_each_piece():
     """Group ids stay with their keys when a call is split."""
     store = ScriptedStore(lambda keys, *_: [0] * len(keys))
     pool = _pool(store, limit=6)
@@ -141,7 +139,7 @@ def test_put_sends_groups_and_the_own_segment_with_each_piece() -> None:
 
 
 @pytest.mark.parametrize(("protocol", "one_transfer"), [("tcp", False), ("rdma", False), ("ascend", True)])
-def test_get_moves_each_key_by_itself_unless_the_protocol_is_ascend(protocol, one_transfer) -> None:
+def test_get_moves_each_key_by_itself_unless_the_protocol_is_ascend(protocol, one_transfer):
     """The fourth argument of the get: True checks no lease and fails keys together."""
     store = ScriptedStore([12288])
     assert _pool(store, protocol=protocol).get(["a"], Memory(1).buffers) == [True]
@@ -149,14 +147,14 @@ def test_get_moves_each_key_by_itself_unless_the_protocol_is_ascend(protocol, on
 
 
 @pytest.mark.parametrize("code", [-900, -901])
-def test_get_gives_up_after_the_first_piece_when_the_master_is_gone(code) -> None:
+def test_get_gives_up_after_the_first_piece_when_the_master_is_gone(code):
     """Each piece would cost seconds."""
     store = ScriptedStore(lambda keys, *_: [code] * len(keys))
     assert _pool(store, limit=3).get(list("abcd"), Memory(4).buffers) == [False] * 4
     assert len(store.calls) == 1
 
 
-def test_lost_peer_leads_to_one_replacement_with_the_same_regions() -> None:
+def test_lost_peer_leads_to_one_replacement_with_the_same_regions():
     """The old client is closed when idle, the new one knows the regions; a second loss soon after waits."""
     old, new = ScriptedStore([-800]), ScriptedStore([-800])
     pool, memory = _pool(old, new), Memory(1)
@@ -173,7 +171,7 @@ def test_lost_peer_leads_to_one_replacement_with_the_same_regions() -> None:
     assert (old.closed, new.closed) == (1, 1)
 
 
-def test_replacement_is_tried_again_when_the_master_is_away(monkeypatch) -> None:
+def test_replacement_is_tried_again_when_the_master_is_away(monkeypatch):
     """Until a new client is there calls answer False; close ends the attempts."""
     monkeypatch.setattr(mooncake_client, "REPLACE_INTERVAL_S", 0.01)
     pool = _pool(ScriptedStore([-800]))
@@ -183,18 +181,18 @@ def test_replacement_is_tried_again_when_the_master_is_away(monkeypatch) -> None
     assert pool.link.client.replacements == 0
 
 
-def test_stuck_call_keeps_its_client_until_it_returns() -> None:
+def test_stuck_call_keeps_its_client_until_it_returns():
     """A replaced client is closed by the call that returns last, and close waits for it."""
     entered, leave = threading.Event(), threading.Event()
 
-    def stuck(keys: list[str]) -> list[int]:
+    def stuck(keys):
         entered.set()
         leave.wait(30)
         return [1] * len(keys)
 
     old, new = ScriptedStore(stuck), ScriptedStore([1])
     pool = _pool(old, new)
-    answers: list[list[bool]] = []
+    answers = []
     caller = threading.Thread(target=lambda: answers.append(pool.exists(["a"])))
     caller.start()
     assert entered.wait(5)
@@ -213,7 +211,7 @@ def test_stuck_call_keeps_its_client_until_it_returns() -> None:
     assert old.closed == 1
 
 
-def test_call_that_finds_no_turn_is_false(monkeypatch) -> None:
+def test_call_that_finds_no_turn_is_false(monkeypatch):
     """When a stuck transfer holds all slices, other calls answer False in time."""
     monkeypatch.setattr(transfer, "GATE_TIMEOUT_S", 0.05)
     store = ScriptedStore([0])
@@ -224,11 +222,11 @@ def test_call_that_finds_no_turn_is_false(monkeypatch) -> None:
     assert pool.put(["a"], Memory(1).buffers) == [True]
 
 
-def test_from_get_to_the_binding_are_five_calls() -> None:
+def test_from_get_to_the_binding_are_five_calls():
     """The path that is read most often stays readable: ARCHITECTURE.md tells it call by call."""
-    seen: list[str] = []
+    seen = []
 
-    def look(keys: list[str], *_: object) -> list[int]:
+    def look(keys, *_):
         frame = inspect.currentframe()
         while frame is not None and frame.f_code.co_name != "get":
             seen.append(frame.f_code.co_name)

@@ -1,7 +1,5 @@
 """How a call is cut into pieces and moved in two lanes, with a binding that watches."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 
@@ -23,10 +21,10 @@ SIZE = Memory(1).buffers.block_bytes
 class Store:
     """Does what it is told with each piece, and notes who was inside."""
 
-    def __init__(self, do=None) -> None:
+    def __init__(self, do=None):
         self.do = do or (lambda names: [SIZE] * len(names))
-        self.moved: list[list[str]] = []
-        self.threads: set[str] = set()
+        self.moved = []
+        self.threads = set()
 
     def batch_get_into_multi_buffers(self, names, addresses, sizes, one_transfer):
         self.threads.add(threading.current_thread().name)
@@ -37,17 +35,17 @@ class Store:
     def batch_put_from_multi_buffers(self, names, addresses, sizes, config):
         return [code and 0 for code in self.batch_get_into_multi_buffers(names, addresses, sizes, config)]
 
-    def close(self) -> int:
+    def close(self):
         return 0
 
 
 class Questions:
     """Answers where objects lie: what the test says of each name."""
 
-    def __init__(self, where) -> None:
+    def __init__(self, where):
         self.where = where
-        self.asked: list[list[str]] = []
-        self.heard_of: set[str] = set()
+        self.asked = []
+        self.heard_of = set()
         self.stays_home = False
         self.during = lambda: None
 
@@ -67,7 +65,7 @@ class Questions:
 def link_to():
     links = []
 
-    def make(store: Store, where=lambda name: HOME, slices: int = 6, **options) -> Link:
+    def make(store, where=lambda name: HOME, slices=6, **options):
         client = MooncakeClient(lambda _: Connection(store, "host:1", SliceGate(slices)))
         link = Link(client, MooncakeOptions("h", "m:1", protocol="tcp", max_slices_in_flight=slices), SimpleNamespace)
         link.places = Questions(where)
@@ -79,15 +77,15 @@ def link_to():
         link.close()
 
 
-def _names(count: int) -> list[str]:
+def _names(count):
     return [str(number) for number in range(count)]
 
 
-def _get(link: Link, count: int) -> dict[int, int]:
+def _get(link, count):
     return Get(link, _names(count), Memory(count).buffers).move(list(range(count)))
 
 
-def _meeting(num_threads: int = 2):
+def _meeting(num_threads=2):
     """Every thread meets the others at its first piece."""
     meet, met = threading.Barrier(num_threads), set()
 
@@ -100,7 +98,7 @@ def _meeting(num_threads: int = 2):
     return do
 
 
-def test_every_block_moves_once_in_two_lanes(link_to) -> None:
+def test_every_block_moves_once_in_two_lanes(link_to):
     """Home and away, in pieces of at most as many slices as allowed; both threads take part."""
     store = Store(_meeting())
     link = link_to(store, where=lambda name: HOME if int(name) % 3 else PEER)
@@ -112,14 +110,14 @@ def test_every_block_moves_once_in_two_lanes(link_to) -> None:
     assert link.places.heard_of == {PEER}
 
 
-def test_questions_begin_small_and_grow(link_to) -> None:
+def test_questions_begin_small_and_grow(link_to):
     """A peer that just hung is met with few keys."""
     link = link_to(Store())
     _get(link, 100)
     assert [len(names) for names in link.places.asked] == [FIRST_KEYS, 16, 64, 16]
 
 
-def test_a_piece_moves_while_the_next_ones_are_asked_about(link_to) -> None:
+def test_a_piece_moves_while_the_next_ones_are_asked_about(link_to):
     """One lane asks, the other goes on with what is known."""
     moved = threading.Event()
 
@@ -134,7 +132,7 @@ def test_a_piece_moves_while_the_next_ones_are_asked_about(link_to) -> None:
     assert moved.is_set()
 
 
-def test_pieces_away_never_meet(link_to) -> None:
+def test_pieces_away_never_meet(link_to):
     """Two at once to other processes are slower."""
     inside = threading.Lock()
 
@@ -149,7 +147,7 @@ def test_pieces_away_never_meet(link_to) -> None:
     assert len(store.threads) == 2
 
 
-def test_nothing_is_begun_after_a_piece_that_ends_the_call(link_to) -> None:
+def test_nothing_is_begun_after_a_piece_that_ends_the_call(link_to):
     """What the other lane has in hand is finished, the rest has no code."""
     meet = threading.Barrier(2)
 
@@ -163,7 +161,7 @@ def test_nothing_is_begun_after_a_piece_that_ends_the_call(link_to) -> None:
     assert len(found) == 4
 
 
-def test_lost_blocks_are_not_moved_and_cost_one_more_question(link_to) -> None:
+def test_lost_blocks_are_not_moved_and_cost_one_more_question(link_to):
     """All others are asked about at once, not a few at a time; theirs arrive."""
     store = Store()
     link = link_to(store, where=lambda name: "lost" if int(name) % 2 else HOME)
@@ -172,7 +170,7 @@ def test_lost_blocks_are_not_moved_and_cost_one_more_question(link_to) -> None:
     assert [len(names) for names in link.places.asked] == [FIRST_KEYS, 96]
 
 
-def test_master_that_does_not_answer_is_asked_once(link_to) -> None:
+def test_master_that_does_not_answer_is_asked_once(link_to):
     """Its blocks are answered with a code, the others with none."""
     store = Store()
     link = link_to(store, where=lambda name: "no answer")
@@ -180,14 +178,14 @@ def test_master_that_does_not_answer_is_asked_once(link_to) -> None:
     assert (len(link.places.asked), store.moved) == (1, [])
 
 
-def test_question_that_raises_ends_the_call_in_both_lanes(link_to) -> None:
+def test_question_that_raises_ends_the_call_in_both_lanes(link_to):
     """Nothing hangs, and the exception is the caller's."""
     link = link_to(Store(), where=lambda name: HOME if int(name) < 20 else 1 // 0)
     with pytest.raises(ZeroDivisionError):
         _get(link, 100)
 
 
-def test_put_goes_in_two_lanes_where_puts_stay_home(link_to) -> None:
+def test_put_goes_in_two_lanes_where_puts_stay_home(link_to):
     """And in one where they do not; without a question either way."""
     for stays_home, num_threads in ((True, 2), (False, 1)):
         store = Store(_meeting(num_threads))

@@ -1,11 +1,9 @@
 """When a client counts as having lost a peer."""
 
-from __future__ import annotations
-
 from mindie_kvpool_plugin.pools.mooncake.wedge import WedgeWatch
 
 
-def test_watch_needs_several_calls_over_time() -> None:
+def test_watch_needs_several_calls_over_time():
     """Neither many failures at once nor few over a long time are enough."""
     assert [WedgeWatch(strikes=3, span_s=60).observe({"peer": False}) for _ in range(9)] == [[]] * 9
     watch = WedgeWatch(strikes=3, span_s=0)
@@ -13,7 +11,7 @@ def test_watch_needs_several_calls_over_time() -> None:
     assert watch.observe({"peer": False}) == []
 
 
-def test_watch_starts_anew_when_the_peer_answers() -> None:
+def test_watch_starts_anew_when_the_peer_answers():
     """One good transfer clears a peer, and only that peer."""
     watch = WedgeWatch(strikes=2, span_s=0)
     watch.observe({"good": False, "bad": False})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,6 +105,7 @@ class BlockManager:
         self._computed = [False] * self.num_blocks
         self._block_by_hash: dict[int, int] = {}
         self._promoted: list[int] = []
+        self._planned: set[int] = set()  # named for a chunk that has not run yet
         # freed but cached: block id -> ticket of its entry in the heap (last access, -depth, ticket, block id, hash)
         self._ticket_by_cached: dict[int, int] = {}
         self._oldest: list[tuple[float, int, int, int, int]] = []
@@ -183,11 +184,17 @@ class BlockManager:
             count += 1
         return count
 
-    def mark_computed(self) -> None:
-        """Take all newly named blocks for computed.  The host does so when a batch is scheduled, before it runs."""
-        for block_id in self._promoted:
+    def mark_computed(self, block_ids: Container[int] | None = None) -> None:
+        """Take newly named blocks for computed.  The host does so when a batch is scheduled, before it runs.
+
+        Args:
+            block_ids: only these, the others will be computed later; None: all.
+        """
+        done = [block_id for block_id in self._promoted if block_ids is None or block_id in block_ids]
+        for block_id in done:
             self._computed[block_id] = True
-        self._promoted.clear()
+        self._planned = set(self._promoted).difference(done)
+        self._promoted = [block_id for block_id in self._promoted if block_id in self._planned]
 
     def check_integrity(self) -> None:
         """Every id is exactly one of free, cached and referenced, and every name points to a block that has it.
@@ -262,6 +269,9 @@ class BlockManager:
         own = table.block_ids[-1]
         if known is None:
             self._promote(name, own)
+            return
+        if known in self._planned:
+            table.hashes[-1] = NO_HASH
             return
         self.merges += 1
         self._references[own] = 0

@@ -226,8 +226,9 @@ class Device:
             for index, tokens in enumerate(step.next_tokens):
                 for place, token in enumerate(tokens):
                     job.logits[index, token] = len(tokens) - place  # the sampler takes the highest, in order
-            if step.is_prefill:
-                self.computed_tokens += int(job.counts.sum())
+            self.computed_tokens += sum(
+                int(count) for row, count in zip(step.rows, job.counts, strict=True) if row.is_prompt
+            )
         except BaseException:
             step.abort()
             raise
@@ -247,9 +248,10 @@ class Device:
             span = slice(int(ends[index] - job.counts[index]), int(ends[index]))
             positions = np.arange(job.lengths[index] - job.counts[index], job.lengths[index])
             slots = job.tables[index][positions // size] * size + positions % size
-            if job.lengths[index] != truth.length or job.counts[index] < 1:
+            length = row.end or truth.length
+            if job.lengths[index] != length or job.counts[index] < 1:
                 raise RuntimeError(
-                    f"step {job.step.number}: sequence {row.sequence_id} has {truth.length} tokens, the model was told "
+                    f"step {job.step.number}: sequence {row.sequence_id} has {length} tokens, the model was told "
                     f"{job.lengths[index]} with {job.counts[index]} to compute"
                 )
             if not np.array_equal(job.input_ids[span], truth.tokens[positions]):

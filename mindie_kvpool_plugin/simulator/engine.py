@@ -12,6 +12,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
+from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
 from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
 from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata, oracle_rows
@@ -71,20 +73,7 @@ class Engine:
         except BaseException:
             self.close()
             raise
-        self.scheduler = Scheduler(
-            self.manager,
-            config.limits,
-            asynchronous=config.async_scheduling,
-            lookup=self._lookup,
-            tp=config.tp,
-            model_name=config.model_name,
-            clock=config.clock,
-            swapper=Swapper(
-                self.manager,
-                BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
-                config.max_preempt_count,
-            ),
-        )
+        self.scheduler = self._scheduler()
 
     def __enter__(self) -> Engine:
         return self
@@ -131,6 +120,8 @@ class Engine:
         config, best_of = self.config, best_of or n
         swaps = config.max_preempt_count > 0
         reason = why_not(best_of, n, adapter, config.limits, asynchronous=config.async_scheduling, swaps=swaps)
+        if config.chunk_tokens and (best_of > 1 or adapter is not None):
+            reason = "SplitFuse is simulated without adapters and with one answer per request"
         if reason:
             raise ValueError(reason)
         if len(prompt) + max_tokens > self.config.max_seq_len:
@@ -228,6 +219,24 @@ class Engine:
         if config.backend and config.pool_file:
             mempool = importlib.import_module("mindie_llm.text_generator.mempool")
             self._lookup = mempool.MemPool.create_pool(config.backend, config.pool_file)
+
+    def _scheduler(self) -> Scheduler:
+        config = self.config
+        make = partial(ChunkedScheduler, chunk_tokens=config.chunk_tokens) if config.chunk_tokens else Scheduler
+        return make(
+            self.manager,
+            config.limits,
+            asynchronous=config.async_scheduling,
+            lookup=self._lookup,
+            tp=config.tp,
+            model_name=config.model_name,
+            clock=config.clock,
+            swapper=Swapper(
+                self.manager,
+                BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
+                config.max_preempt_count,
+            ),
+        )
 
     def _take_forgotten(self) -> list[int]:
         forgotten, self.scheduler.forgotten = self.scheduler.forgotten, []

@@ -32,6 +32,7 @@ class EngineConfig:
         hold_s: how long an asynchronous device keeps back a batch that nobody released.
         max_preempt_count: requests that may be swapped out per turn when blocks run out; 0: they are computed again.
         cpu_blocks: host blocks they are swapped out to.
+        chunk_tokens: ``prefillChunkSize``, tokens of a prompt in one batch (SplitFuse); 0: prompts are not split.
     """
 
     shape: ModelShape = field(default_factory=ModelShape)
@@ -50,10 +51,13 @@ class EngineConfig:
     hold_s: float = HOLD_S
     max_preempt_count: int = 0
     cpu_blocks: int = 0
+    chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.max_preempt_count and not self.cpu_blocks:
             raise ValueError("max_preempt_count needs cpu_blocks")
+        if self.chunk_tokens and (self.async_write or self.max_preempt_count):
+            raise ValueError("chunk_tokens goes neither with async_write, which the host refuses, nor with swapping")
 
     @property
     def num_npu_blocks(self) -> int:
@@ -64,6 +68,11 @@ class EngineConfig:
     def is_caching(self) -> bool:
         """Whether equal prefixes share blocks."""
         return "prefix_cache" in self.plugins
+
+    @property
+    def plugin_type(self) -> str:
+        """The workers' ``plugin_type``."""
+        return f"{self.plugins},splitfuse" if self.chunk_tokens else self.plugins
 
     def worker_texts(self, rank: int, weights: Path) -> dict[str, str]:
         """The host's model configuration, all texts, for the worker of a rank."""
@@ -84,6 +93,6 @@ class EngineConfig:
             "kv_pool_backend": self.backend,
             "kv_pool_config_path": self.pool_file,
             "kv_pool_async_write": "true" if self.async_write else "false",
-            "plugin_params": json.dumps({"plugin_type": self.plugins}) if self.plugins else "",
+            "plugin_params": json.dumps({"plugin_type": self.plugin_type}) if self.plugins else "",
         }
         return {key: str(value) for key, value in texts.items()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mindie_kvpool_plugin.simulator.oracle import Row
-from mindie_kvpool_plugin.simulator.requests import Batch, Request, Sequence
+from mindie_kvpool_plugin.simulator.requests import Batch, Chunk, Request, Sequence
 
 
 def batch_metadata(batch: Batch, num_npu_blocks: int, block_size: int, max_seq_len: int) -> Any:
@@ -18,9 +18,9 @@ def batch_metadata(batch: Batch, num_npu_blocks: int, block_size: int, max_seq_l
     tables = np.full((len(sequences), -(-(max_seq_len + 1) // block_size)), -1, dtype=np.int64)
     for row, sequence in enumerate(sequences):
         tables[row, : len(sequence.blocks.block_ids)] = sequence.blocks.block_ids
-    prompts = [request.tokens for request in requests] if batch.is_prefill else []
+    prompts = _tokens(batch)
     lengths = [len(prompt) for prompt in prompts]
-    return _module().InputMetadata(
+    metadata = _module().InputMetadata(
         batch_size=len(requests),
         batch_request_ids=np.array([str(request.sequence_id) for request in requests]),
         batch_sequence_ids=[_ids(request.live) for request in requests],
@@ -43,6 +43,9 @@ def batch_metadata(batch: Batch, num_npu_blocks: int, block_size: int, max_seq_l
         batch_dp_rank_ids=np.zeros(len(requests), dtype=np.int64),
         seq_lens=[],
     )
+    if batch.chunks:
+        _mix(metadata, batch.chunks)
+    return metadata
 
 
 def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
@@ -53,6 +56,8 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
             for request in batch.requests
             for sequence in request.live
         ]
+    if batch.chunks:
+        return [_chunk_row(*part) for part in zip(batch.requests, batch.chunks, strict=True)]
     return [
         Row(
             request.sequence_id,
@@ -62,6 +67,37 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
         )
         for request in batch.requests
     ]
+
+
+def _chunk_row(request: Request, chunk: Chunk) -> Row:
+    if not chunk.is_prompt:
+        return Row(request.sequence_id)
+    prompt = None if chunk.start else np.array(request.tokens, dtype=np.int64)
+    return Row(request.sequence_id, prompt, end=chunk.end, is_last=chunk.is_last)
+
+
+def _tokens(batch: Batch) -> list[list[int]]:
+    """What the host sends of every row; a decode among chunks has one token, which the workers know."""
+    if not batch.chunks:
+        return [request.tokens for request in batch.requests] if batch.is_prefill else []
+    return [
+        request.tokens[chunk.start : chunk.end] if chunk.is_prompt else [0]
+        for request, chunk in zip(batch.requests, batch.chunks, strict=True)
+    ]
+
+
+def _mix(metadata: Any, chunks: list[Chunk]) -> None:
+    """What SplitFuse adds; every row's table holds the blocks of the whole prompt."""
+    is_prompt = np.array([chunk.is_prompt for chunk in chunks])
+    metadata.is_mix = bool(is_prompt.any() and not is_prompt.all())
+    metadata.batch_is_prefill = is_prompt
+    metadata.batch_last_prompt = np.array([chunk.is_last for chunk in chunks])
+    metadata.split_start_position = np.array([chunk.start for chunk in chunks])
+    metadata.split_end_position = np.array([chunk.end for chunk in chunks])
+    metadata.batch_seq_len = metadata.split_end_position - metadata.split_start_position
+    metadata.max_seq_len = int(metadata.split_end_position.max())
+    width = int(np.count_nonzero(metadata.block_tables > -1, axis=-1).max())
+    metadata.batch_block_tables = metadata.block_tables[:, :width].astype(np.int32)
 
 
 def dummy_metadata(num_npu_blocks: int, block_size: int, max_seq_len: int) -> Any:

@@ -83,6 +83,8 @@ class Request(Sequence):
         hbm_blocks: blocks its prefills found on the device.
         pool_blocks: blocks its prefills found in the pool.
         prompt_tokens: tokens of its prefills, recomputation included.
+        computed_tokens: tokens of its prompt in earlier chunks (SplitFuse); 0 before the first and after the last.
+        first_hits: blocks its first chunk found on the device.
     """
 
     n: int = 1
@@ -93,6 +95,8 @@ class Request(Sequence):
     hbm_blocks: int = 0
     pool_blocks: int = 0
     prompt_tokens: int = 0
+    computed_tokens: int = 0
+    first_hits: int = 0
 
     @property
     def samples(self) -> list[Sequence]:
@@ -112,6 +116,22 @@ class Request(Sequence):
 
 
 @dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request's part in a batch that may hold decodes and prompts (SplitFuse).
+
+    Attributes:
+        start, end: the tokens it computes, or finds.
+        is_prompt: a decode otherwise.
+        is_last: a token comes out of it.
+    """
+
+    start: int
+    end: int
+    is_prompt: bool = False
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What runs next.
 
@@ -122,6 +142,7 @@ class Batch:
         promised: per request, leading blocks on the device or in the pool (prefill only).
         copies: blocks to copy before the batch runs.
         swaps: blocks to move between device and host memory before that.
+        chunks: per request, its part; empty unless prompts come in chunks.
     """
 
     is_prefill: bool
@@ -130,6 +151,7 @@ class Batch:
     promised: list[int]
     copies: list[BlockPair] = field(default_factory=list)
     swaps: list[SwapDecision] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
 
     @property
     def sequences(self) -> list[Sequence]:

@@ -131,7 +131,7 @@ class Generator(PDInterface):
         self.generate_token(self._warmup_batch(length, is_prefill=False), warmup=True)
 
     def _warmup_batch(self, length, is_prefill):
-        return InputMetadata(
+        metadata = InputMetadata(
             batch_size=1,
             batch_request_ids=np.array(["warmup"]),
             batch_sequence_ids=[np.array([WARMUP_SEQUENCE_ID], dtype=np.int64)],
@@ -149,6 +149,12 @@ class Generator(PDInterface):
             trace_ids=[None],
             batch_dp_rank_ids=np.zeros(1, dtype=np.int64),
         )
+        if self.is_mix_model:
+            metadata.is_mix = False
+            metadata.batch_is_prefill, metadata.batch_last_prompt = np.array([is_prefill]), np.array([True])
+            metadata.split_start_position = np.array([0 if is_prefill else length])
+            metadata.split_end_position = np.array([length if is_prefill else length + 1])
+        return metadata
 
     @contextmanager
     def _without_pool_and_async(self):

@@ -92,6 +92,15 @@ class TGInferContextStore:
         sampling = SamplingMetadata(metadata.all_sequence_ids, metadata.is_prefill, best_of, reserved)
         return inputs, sampling, metadata.trace_ids
 
+    def splitfuse_concatenate(self, metadata, context_handles, warmup=False, hit_mask=None):
+        """The same where prompts come in chunks; answers also how many tokens each row computes."""
+        if not metadata.is_prefill:
+            inputs, sampling, trace_ids = self.compose_model_inputs(metadata, context_handles, warmup, hit_mask)
+            return inputs, sampling, None, trace_ids
+        inputs = self._mixed_inputs(metadata, context_handles, warmup, hit_mask)
+        sampling = SamplingMetadata(metadata.all_sequence_ids, is_prefill=True)
+        return inputs, sampling, metadata.batch_seq_len.tolist(), metadata.trace_ids
+
     def fork_context(self, sampling_output):
         """Handles of all sequences of the sampler's answer; new ones begin as copies of their parents."""
         context = self._batch_context
@@ -109,7 +118,10 @@ class TGInferContextStore:
     def update_context(self, context_handles, filtered_indices, input_metadata, sampling_output):
         """Take the new tokens; answers (finished handles, finished sequence ids)."""
         context = self._batch_context
-        rows = np.nonzero(context_handles > 0)[0]
+        has_token = context_handles > 0
+        if input_metadata.batch_is_prefill is not None:
+            has_token = has_token & (~input_metadata.batch_is_prefill | input_metadata.batch_last_prompt)
+        rows = np.nonzero(has_token)[0]
         handles, tokens = context_handles[rows], sampling_output.token_ids[rows, 0]
         context.last_input_ids[handles] = tokens
         fits = context.seq_lens[handles] < context.all_input_ids.shape[1]
@@ -206,17 +218,12 @@ class TGInferContextStore:
 
     def _decode_inputs(self, metadata, handles, warmup, hit_mask):
         context = self._batch_context
-        at = context.seq_lens[handles] - 1
-        if self.context_params.async_infer and hit_mask is not None:
-            at[hit_mask] += self.context_params.max_generated_tokens  # its last token is still on the way
-        rows = np.arange(len(handles))
-        blocks = metadata.batch_block_tables[rows, at // self.block_size]
         lengths = context.seq_lens[handles]
         return ModelInput(
             input_ids=context.last_input_ids[handles],
             position_ids=context.last_position_ids[handles],
             block_tables=metadata.batch_block_tables,
-            slots=(blocks * self.block_size + at % self.block_size).astype(np.int32),
+            slots=self._next_slots(metadata.batch_block_tables, handles, hit_mask),
             context_length=lengths,
             max_seq_len=int(lengths.max()),
             prefill_head_indices=None,
@@ -225,3 +232,49 @@ class TGInferContextStore:
             dp_rank_ids=metadata.batch_dp_rank_ids,
             seq_lens=metadata.seq_lens,
         )
+
+    def _mixed_inputs(self, metadata, handles, warmup, hit_mask):
+        """Decodes, with what is known of them here, and chunks of prompts."""
+        context = self._batch_context
+        starts, stops = metadata.split_start_position, metadata.split_end_position
+        ends = np.cumsum(metadata.batch_seq_len)
+        input_ids = np.array(metadata.input_ids, dtype=np.int64)
+        slots = np.full(metadata.total_seq_num, -1, dtype=np.int32)
+        positions = np.zeros(metadata.total_seq_num, dtype=np.int32)
+        decodes = np.flatnonzero(~metadata.batch_is_prefill)
+        chunks = np.flatnonzero(metadata.batch_is_prefill)
+        at, own = ends[decodes] - 1, handles[decodes]
+        input_ids[at] = context.last_input_ids[own]
+        positions[at] = context.last_position_ids[own]
+        slots[at] = self._next_slots(
+            metadata.batch_block_tables[decodes], own, None if hit_mask is None else hit_mask[decodes]
+        )
+        for row in chunks.tolist():
+            start, stop = int(starts[row]), int(stops[row])
+            span = slice(ends[row] - (stop - start), ends[row])
+            positions[span] = np.arange(start, stop)
+            context.all_input_ids[handles[row], start:stop] = input_ids[span]
+            if not warmup:
+                slots[span] = self.block_table_to_slots(metadata.batch_block_tables[row]).reshape(-1)[start:stop]
+        context.seq_lens[handles[chunks]] = stops[chunks]
+        context.last_position_ids[handles[chunks]] = stops[chunks] - 1
+        lengths = context.seq_lens[handles]
+        return ModelInput(
+            input_ids=input_ids,
+            position_ids=positions,
+            block_tables=metadata.batch_block_tables,
+            slots=slots,
+            context_length=lengths,
+            max_seq_len=int(lengths.max()),
+            prefill_head_indices=ends - 1,
+            is_prefill=True,
+            dp_rank_ids=metadata.batch_dp_rank_ids,
+        )
+
+    def _next_slots(self, tables, handles, hit_mask):
+        """Where the next token of decoding sequences goes."""
+        at = self._batch_context.seq_lens[handles] - 1
+        if self.context_params.async_infer and hit_mask is not None:
+            at[hit_mask] += self.context_params.max_generated_tokens  # its last token is still on the way
+        blocks = tables[np.arange(len(handles)), at // self.block_size]
+        return (blocks * self.block_size + at % self.block_size).astype(np.int32)

@@ -44,8 +44,10 @@ class PrefixCachePlugin(Plugin):
             return model_inputs, input_len_mask
         reused = input_metadata.remote_computed_blocks * self.block_size  # None here is the caller's mistake
         lengths = input_metadata.batch_seq_len
+        if input_metadata.batch_is_prefill is not None:  # decodes and later chunks find nothing
+            reused = np.where(input_metadata.batch_is_prefill & (input_metadata.split_start_position == 0), reused, 0)
         # a hit on everything leaves no token to compute an answer from: the last block is done again
-        reused = np.where(reused >= lengths, reused - self.block_size, reused)
+        reused = np.where((reused > 0) & (reused >= lengths), reused - self.block_size, reused)
         queries = (lengths - reused).astype(np.int32)
         ends = np.cumsum(lengths)
         keep = np.concatenate([np.arange(end - query, end) for end, query in zip(ends, queries, strict=True)])

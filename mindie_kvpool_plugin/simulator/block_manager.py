@@ -117,6 +117,11 @@ class BlockManager:
         return len(self._free) + len(self._ticket_by_cached)
 
     @property
+    def num_used(self) -> int:
+        """Blocks somebody holds."""
+        return self.num_blocks - self.num_free
+
+    @property
     def num_cached(self) -> int:
         """Blocks nobody references that still keep their content."""
         return len(self._ticket_by_cached)
@@ -134,7 +139,7 @@ class BlockManager:
         for index in range(num_full):
             previous = chain_hash(previous, tokens[index * size : (index + 1) * size], extra)
             name = previous if self._caching else NO_HASH
-            table.block_ids.append(self._place(name))
+            table.block_ids.append(self.place(name))
             table.hashes.append(name)
         if len(tokens) > num_full * size:
             table.block_ids.append(self._take())
@@ -158,7 +163,7 @@ class BlockManager:
     def free(self, table: BlockTable, accessed: float) -> None:
         """Give back all blocks of a sequence; named ones stay cached, last used at ``accessed``."""
         for index, block_id in enumerate(table.block_ids):
-            self._release(block_id, table.hashes[index], accessed, index)
+            self.release(block_id, table.hashes[index], accessed, index)
         table.block_ids, table.hashes, table.tail, table.filled = [], [], [], 0
 
     def move(self, table: BlockTable, target: BlockManager, accessed: float) -> list[tuple[int, int]]:
@@ -171,8 +176,8 @@ class BlockManager:
         """
         before = list(table.block_ids)
         for index, block_id in enumerate(before):
-            self._release(block_id, table.hashes[index], accessed, index)
-        table.block_ids = [target._place(name) for name in table.hashes]
+            self.release(block_id, table.hashes[index], accessed, index)
+        table.block_ids = [target.place(name) for name in table.hashes]
         return list(zip(before, table.block_ids, strict=True))
 
     def num_computed(self, table: BlockTable) -> int:
@@ -212,7 +217,7 @@ class BlockManager:
         if len(named) != len(self._block_by_hash) or named & free or not cached <= named:
             raise RuntimeError("the cached names do not match the blocks")
 
-    def _place(self, name: int) -> int:
+    def place(self, name: int) -> int:
         """A block for content with this name: the one that has it, or a new one."""
         known = self._block_by_hash.get(name) if name != NO_HASH else None
         if known is not None:
@@ -223,7 +228,8 @@ class BlockManager:
             self._promote(name, block_id)
         return block_id
 
-    def _release(self, block_id: int, name: int, accessed: float, index: int) -> None:
+    def release(self, block_id: int, name: int, accessed: float, index: int) -> None:
+        """Give back one block of a sequence, its ``index``-th."""
         self._references[block_id] -= 1
         if self._references[block_id] < 0:
             raise RuntimeError(f"block {block_id} was freed twice")

@@ -18,8 +18,10 @@ class EngineConfig:
     Attributes:
         shape: the model.
         block_size: tokens of a block.
-        hbm_blocks: device blocks the scheduler may hand out.
+        hbm_blocks: device blocks the scheduler may hand out, per rank.
         tp: tensor parallel ranks, threads of this process.
+        cp: context parallelism: so many times ``tp`` ranks, and a sequence's blocks are dealt out to them.
+        sp: sequence parallelism: 1, or ``tp``, and blocks are dealt out to the ranks of a tensor parallel group too.
         plugins: value of ``plugin_type``, comma separated.
         backend: ``kvPoolConfig.backend``; empty: no pool.
         pool_file: ``kvPoolConfig.configPath``.
@@ -39,6 +41,8 @@ class EngineConfig:
     block_size: int = 16
     hbm_blocks: int = 128
     tp: int = 1
+    cp: int = 1
+    sp: int = 1
     plugins: str = "prefix_cache"
     backend: str = ""
     pool_file: str = ""
@@ -58,6 +62,23 @@ class EngineConfig:
             raise ValueError("max_preempt_count needs cpu_blocks")
         if self.chunk_tokens and (self.async_write or self.max_preempt_count):
             raise ValueError("chunk_tokens goes neither with async_write, which the host refuses, nor with swapping")
+
+        if self.sp not in {1, self.tp} or (self.sp > 1 and not self.shape.mla):
+            raise ValueError("sp is 1 or tp, and above 1 all ranks need the same cache: an MLA shape")
+        if self.num_shares > 1 and (self.chunk_tokens or self.max_preempt_count):
+            raise ValueError("cp and sp are simulated without chunk_tokens and swapping")
+        if self.block_size % (2 * self.cp):
+            raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
+
+    @property
+    def num_shares(self) -> int:
+        """Ranks that a sequence's blocks are dealt out to."""
+        return self.cp * self.sp
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers."""
+        return self.tp * self.cp
 
     @property
     def num_npu_blocks(self) -> int:
@@ -88,8 +109,10 @@ class EngineConfig:
             "npu_device_id": rank,
             "local_rank": rank,
             "rank": rank,
-            "world_size": self.tp,
+            "world_size": self.num_ranks,
             "tp": self.tp,
+            "cp": self.cp,
+            "sp": self.sp,
             "kv_pool_backend": self.backend,
             "kv_pool_config_path": self.pool_file,
             "kv_pool_async_write": "true" if self.async_write else "false",

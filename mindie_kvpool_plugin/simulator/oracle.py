@@ -149,6 +149,7 @@ class Row:
         children: the request's other sequences, which branch off in this step.
         eos_every: one token in so many ends it; not the first of an answer.
         end: tokens of its prompt that are computed after this step; 0: all of them (a decode, a whole prompt).
+        owners: the rank that holds each of its blocks, where they are dealt out to several.
         is_last: its next token comes out of this step; else it is a chunk of a prompt, and more follow.
     """
 
@@ -159,6 +160,7 @@ class Row:
     children: tuple[int, ...] = ()
     eos_every: int = 0
     end: int = 0
+    owners: Ints | None = None
     is_last: bool = True
 
     @property

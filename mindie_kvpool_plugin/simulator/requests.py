@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from mindie_kvpool_plugin.simulator.block_manager import UNKNOWN_TOKEN, BlockTable
 
@@ -138,8 +138,8 @@ class Batch:
     Attributes:
         is_prefill: prompts or single tokens.
         requests: whose sequences.
-        computed: per request, leading blocks on the device (prefill only).
-        promised: per request, leading blocks on the device or in the pool (prefill only).
+        computed: per request, leading blocks on the device (prefill only); a list per rank where they are dealt out.
+        promised: per request, leading blocks on the device or in the pool (prefill only), likewise.
         copies: blocks to copy before the batch runs.
         swaps: blocks to move between device and host memory before that.
         chunks: per request, its part; empty unless prompts come in chunks.
@@ -147,8 +147,8 @@ class Batch:
 
     is_prefill: bool
     requests: list[Request]
-    computed: list[int]
-    promised: list[int]
+    computed: list[Any]
+    promised: list[Any]
     copies: list[BlockPair] = field(default_factory=list)
     swaps: list[SwapDecision] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)

@@ -290,7 +290,7 @@ class Scheduler:
             manager.free(sequence.table, sequence.accessed)
             sequence.table = None
 
-    def _find_hits(self, request: Request) -> tuple[int, int]:
+    def _find_hits(self, request: Request) -> tuple[Any, Any]:
         """(leading blocks on the device, leading blocks on the device or in the pool)."""
         table = request.blocks
         computed = self.manager.num_computed(table)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,6 +105,7 @@ class BlockManager:
         self._computed = [False] * self.num_blocks
         self._block_by_hash: dict[int, int] = {}
         self._promoted: list[int] = []
+        self._planned: set[int] = set()  # named for a chunk that has not run yet
         # freed but cached: block id -> ticket of its entry in the heap (last access, -depth, ticket, block id, hash)
         self._ticket_by_cached: dict[int, int] = {}
         self._oldest: list[tuple[float, int, int, int, int]] = []
@@ -114,6 +115,11 @@ class BlockManager:
     def num_free(self) -> int:
         """Blocks that can be handed out, the cached ones included."""
         return len(self._free) + len(self._ticket_by_cached)
+
+    @property
+    def num_used(self) -> int:
+        """Blocks somebody holds."""
+        return self.num_blocks - self.num_free
 
     @property
     def num_cached(self) -> int:
@@ -133,7 +139,7 @@ class BlockManager:
         for index in range(num_full):
             previous = chain_hash(previous, tokens[index * size : (index + 1) * size], extra)
             name = previous if self._caching else NO_HASH
-            table.block_ids.append(self._place(name))
+            table.block_ids.append(self.place(name))
             table.hashes.append(name)
         if len(tokens) > num_full * size:
             table.block_ids.append(self._take())
@@ -157,7 +163,7 @@ class BlockManager:
     def free(self, table: BlockTable, accessed: float) -> None:
         """Give back all blocks of a sequence; named ones stay cached, last used at ``accessed``."""
         for index, block_id in enumerate(table.block_ids):
-            self._release(block_id, table.hashes[index], accessed, index)
+            self.release(block_id, table.hashes[index], accessed, index)
         table.block_ids, table.hashes, table.tail, table.filled = [], [], [], 0
 
     def move(self, table: BlockTable, target: BlockManager, accessed: float) -> list[tuple[int, int]]:
@@ -170,8 +176,8 @@ class BlockManager:
         """
         before = list(table.block_ids)
         for index, block_id in enumerate(before):
-            self._release(block_id, table.hashes[index], accessed, index)
-        table.block_ids = [target._place(name) for name in table.hashes]
+            self.release(block_id, table.hashes[index], accessed, index)
+        table.block_ids = [target.place(name) for name in table.hashes]
         return list(zip(before, table.block_ids, strict=True))
 
     def num_computed(self, table: BlockTable) -> int:
@@ -183,11 +189,17 @@ class BlockManager:
             count += 1
         return count
 
-    def mark_computed(self) -> None:
-        """Take all newly named blocks for computed.  The host does so when a batch is scheduled, before it runs."""
-        for block_id in self._promoted:
+    def mark_computed(self, block_ids: Container[int] | None = None) -> None:
+        """Take newly named blocks for computed.  The host does so when a batch is scheduled, before it runs.
+
+        Args:
+            block_ids: only these, the others will be computed later; None: all.
+        """
+        done = [block_id for block_id in self._promoted if block_ids is None or block_id in block_ids]
+        for block_id in done:
             self._computed[block_id] = True
-        self._promoted.clear()
+        self._planned = set(self._promoted).difference(done)
+        self._promoted = [block_id for block_id in self._promoted if block_id in self._planned]
 
     def check_integrity(self) -> None:
         """Every id is exactly one of free, cached and referenced, and every name points to a block that has it.
@@ -205,7 +217,7 @@ class BlockManager:
         if len(named) != len(self._block_by_hash) or named & free or not cached <= named:
             raise RuntimeError("the cached names do not match the blocks")
 
-    def _place(self, name: int) -> int:
+    def place(self, name: int) -> int:
         """A block for content with this name: the one that has it, or a new one."""
         known = self._block_by_hash.get(name) if name != NO_HASH else None
         if known is not None:
@@ -216,7 +228,8 @@ class BlockManager:
             self._promote(name, block_id)
         return block_id
 
-    def _release(self, block_id: int, name: int, accessed: float, index: int) -> None:
+    def release(self, block_id: int, name: int, accessed: float, index: int) -> None:
+        """Give back one block of a sequence, its ``index``-th."""
         self._references[block_id] -= 1
         if self._references[block_id] < 0:
             raise RuntimeError(f"block {block_id} was freed twice")
@@ -262,6 +275,9 @@ class BlockManager:
         own = table.block_ids[-1]
         if known is None:
             self._promote(name, own)
+            return
+        if known in self._planned:
+            table.hashes[-1] = NO_HASH
             return
         self.merges += 1
         self._references[own] = 0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape, model_info, parallel_mapping
-from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Step, Words, scramble
+from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Row, Step, Words, scramble
 
 HOLD_S = 0.002
 """Default delay before the device starts a batch nobody released: long beside a host-side copy, short beside a test."""
@@ -57,6 +57,7 @@ class _Job:
     tables: Ints
     cells: list[_Cell]
     logits: torch.Tensor
+    padding: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # slots of padded positions
 
 
 class Device:
@@ -77,17 +78,20 @@ class Device:
         block_size: int,
         rank: int = 0,
         tp: int = 1,
+        cp: int = 1,
+        sp: int = 1,
         asynchronous: bool = False,
         hold_s: float = HOLD_S,
     ) -> None:
         self.steps: SimpleQueue[Step] = SimpleQueue()
         self.computed_tokens = 0
-        self.mapping = parallel_mapping(rank, tp)
+        self.mapping = parallel_mapping(rank, tp, cp, sp)
         self.model_info = model_info(shape, tp)
         self.model_config = SimpleNamespace(vocab_size=shape.vocab_size, eos_token_id=EOS_TOKEN, pad_token_id=0)
         self.soc_info = SimpleNamespace(need_nz=False, is_300i=lambda: False)
         self._shape, self._oracle = shape, oracle
-        self._block_size, self._rank, self._tp = block_size, rank, tp
+        self._block_size, self._rank, self._tp, self._cp = block_size, rank, tp, cp
+        self._share = rank // tp * sp + rank % sp  # of a sequence's blocks
         self._asynchronous, self._hold_s = asynchronous, hold_s
         self._cells: tuple[int, list[_Cell]] = (0, [])
         self._jobs: deque[_Job] = deque()
@@ -118,7 +122,7 @@ class Device:
             return logits
         counts = np.ones_like(lengths)
         if model_inputs.is_prefill:
-            counts = lengths.copy() if kwargs.get("q_lens") is None else np.array(kwargs["q_lens"], dtype=np.int64)
+            counts = lengths.copy() if kwargs.get("q_lens") is None else self._cp * np.array(kwargs["q_lens"], np.int64)
         step = self._next_step()
         job = _Job(
             number=self._launched - 1,
@@ -132,6 +136,8 @@ class Device:
             cells=self._cells_of(npu_cache),
             logits=logits,
         )
+        if getattr(model_inputs, "pad_token_count", None) is not None:
+            _set_aside(job, np.array(model_inputs.pad_token_count, dtype=np.int64))
         if not self._asynchronous:
             self._run(job)
             self._finished += 1
@@ -214,7 +220,7 @@ class Device:
         step = job.step
         try:
             if not step.rows:
-                self._write(job, np.zeros(len(job.slots), dtype=np.uint64))
+                self._write(job, job.slots, np.zeros(len(job.slots), dtype=np.uint64))
                 return
             self._check_shape(job)
             if step.is_prefill:
@@ -222,12 +228,14 @@ class Device:
             self._check_inputs(job)
             self._check_context(job)
             step.together(lambda: self._oracle.judge(step))
-            self._write(job, self._new_keys(job))
+            self._write(job, job.slots, self._new_keys(job))
+            self._write(job, job.padding, np.zeros(len(job.padding), dtype=np.uint64))
             for index, tokens in enumerate(step.next_tokens):
                 for place, token in enumerate(tokens):
                     job.logits[index, token] = len(tokens) - place  # the sampler takes the highest, in order
-            if step.is_prefill:
-                self.computed_tokens += int(job.counts.sum())
+            self.computed_tokens += sum(
+                int(count) for row, count in zip(step.rows, job.counts, strict=True) if row.is_prompt
+            )
         except BaseException:
             step.abort()
             raise
@@ -246,10 +254,11 @@ class Device:
             truth = self._oracle.truth(row.sequence_id)
             span = slice(int(ends[index] - job.counts[index]), int(ends[index]))
             positions = np.arange(job.lengths[index] - job.counts[index], job.lengths[index])
-            slots = job.tables[index][positions // size] * size + positions % size
-            if job.lengths[index] != truth.length or job.counts[index] < 1:
+            slots = _slots(row, job.tables[index], positions, size, self._share)
+            length = row.end or truth.length
+            if job.lengths[index] != length or job.counts[index] < 1:
                 raise RuntimeError(
-                    f"step {job.step.number}: sequence {row.sequence_id} has {truth.length} tokens, the model was told "
+                    f"step {job.step.number}: sequence {row.sequence_id} has {length} tokens, the model was told "
                     f"{job.lengths[index]} with {job.counts[index]} to compute"
                 )
             if not np.array_equal(job.input_ids[span], truth.tokens[positions]):
@@ -265,28 +274,42 @@ class Device:
         total = int(begins.sum())
         if not total:
             return
-        self._oracle.note_checked(total)
         rows = np.repeat(np.arange(len(begins)), begins)
         starts = np.cumsum(begins) - begins
         positions = np.arange(total) - starts[rows]
-        where = job.tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
         truths = [self._oracle.truth(row.sequence_id) for row in job.step.rows]
         keys = np.concatenate([truth.keys[:count] for truth, count in zip(truths, begins, strict=True)])
+        if job.step.rows[0].owners is None:
+            where = job.tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
+        else:
+            places = self._own_places(job, begins)
+            rows, positions, keys, where = (values[places >= 0] for values in (rows, positions, keys, places))
+        self._oracle.note_checked(len(where))
         wrong = self._differing(job.cells, where, keys)
         if not wrong.any():
             return
         for index in np.unique(rows[wrong]).tolist():
-            self._report(job, index, where[rows == index], wrong[rows == index])
+            own = rows == index
+            self._report(job, index, positions[own], where[own], wrong[own])
 
-    def _report(self, job: _Job, index: int, where: Ints, wrong: Any) -> None:
+    def _own_places(self, job: _Job, begins: Ints) -> Ints:
+        """Where earlier positions lie on this rank; -1: on another."""
+        return np.concatenate(
+            [
+                _slots(row, job.tables[index], np.arange(begins[index]), self._block_size, self._share)
+                for index, row in enumerate(job.step.rows)
+            ]
+        )
+
+    def _report(self, job: _Job, index: int, positions: Ints, where: Ints, wrong: Any) -> None:
         truth = self._oracle.truth(job.step.rows[index].sequence_id)
         # what a poisoned sequence wrote itself was counted when it was poisoned
-        own = truth.written[: len(where)]
+        own = truth.written[positions]
         wrong &= self._differing(job.cells, where, own) | (own == 0)
-        wrong &= ~truth.reported[: len(where)]
+        wrong &= ~truth.reported[positions]
         if wrong.any():
             with job.step.lock:
-                job.step.damage.append((index, self._rank, np.nonzero(wrong)[0]))
+                job.step.damage.append((index, self._rank, positions[wrong]))
 
     def _differing(self, cells: list[_Cell], where: Ints, keys: Words) -> Any:
         wrong = np.zeros(len(where), dtype=np.bool_)
@@ -306,19 +329,46 @@ class Device:
             parts.append(keys)
         return np.concatenate(parts)
 
-    def _write(self, job: _Job, keys: Words) -> None:
-        real = job.slots >= 0
+    def _write(self, job: _Job, slots: Ints, keys: Words) -> None:
+        real = slots >= 0
         for cell in job.cells:
-            cell.words[job.slots[real]] = cell.content(keys[real])
+            cell.words[slots[real]] = cell.content(keys[real])
 
     def _cells_of(self, npu_cache: list[tuple[torch.Tensor, ...]]) -> list[_Cell]:
         if self._cells[0] != npu_cache[0][0].data_ptr():
-            shard, cells = self._shape.shard(self._rank, self._tp), []
+            shard, cells = self._shape.shard(self._rank % self._tp, self._tp), []
             for layer, tensors in enumerate(npu_cache):
                 for kind, tensor in enumerate(tensors):
                     cells.append(_cell(tensor, np.uint64(((layer * 4 + kind) * 256 + shard) << 20)))
             self._cells = (npu_cache[0][0].data_ptr(), cells)
         return self._cells[1]
+
+
+def _slots(row: Row, table: Ints, positions: Ints, block_size: int, share: int) -> Ints:
+    """Where positions lie by a rank's block table; -1: on another rank."""
+    blocks = positions // block_size
+    if row.owners is None:
+        return table[blocks] * block_size + positions % block_size
+    is_own = row.owners == share
+    # its own blocks stand one after the other in its table
+    places = np.cumsum(is_own) - 1
+    where = np.full(len(positions), -1, dtype=np.int64)
+    own = is_own[blocks]
+    where[own] = table[places[blocks[own]]] * block_size + positions[own] % block_size
+    return where
+
+
+def _set_aside(job: _Job, padding: Ints) -> None:
+    """Take padded positions at the end of prompts out of a job; what is written there is nobody's KV."""
+    ends = np.cumsum(job.counts)
+    is_real = np.ones(len(job.slots), dtype=np.bool_)
+    for end, count in zip(ends.tolist(), padding.tolist(), strict=True):
+        is_real[end - count : end] = False
+    job.padding = job.slots[~is_real]
+    job.input_ids, job.position_ids, job.slots = (
+        values[is_real] for values in (job.input_ids, job.position_ids, job.slots)
+    )
+    job.lengths, job.counts = job.lengths - padding, job.counts - padding
 
 
 def _cell(tensor: torch.Tensor, place: np.uint64) -> _Cell:

@@ -12,6 +12,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,8 @@ import numpy as np
 
 from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
+from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
+from mindie_kvpool_plugin.simulator.dealt_out import DealtBlockManager, DealtScheduler
 from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
 from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata, oracle_rows
@@ -60,7 +63,7 @@ class Engine:
         self.recoveries = 0
         self._fails = False
         self.oracle = Oracle(config.max_seq_len + SPARE_TOKENS, config.shape.vocab_size)
-        self.manager = BlockManager(config.hbm_blocks, config.block_size, caching=config.is_caching)
+        self.manager = self._block_manager()
         self.workers: list[Worker] = []
         self._ids = itertools.count(1)
         self._steps = itertools.count()
@@ -71,20 +74,7 @@ class Engine:
         except BaseException:
             self.close()
             raise
-        self.scheduler = Scheduler(
-            self.manager,
-            config.limits,
-            asynchronous=config.async_scheduling,
-            lookup=self._lookup,
-            tp=config.tp,
-            model_name=config.model_name,
-            clock=config.clock,
-            swapper=Swapper(
-                self.manager,
-                BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
-                config.max_preempt_count,
-            ),
-        )
+        self.scheduler = self._scheduler()
 
     def __enter__(self) -> Engine:
         return self
@@ -103,7 +93,7 @@ class Engine:
     def leaked_blocks(self) -> int:
         """Blocks somebody still holds, on the device or in host memory; 0 when the engine is idle."""
         host = self.scheduler.swapper.host
-        return self.config.hbm_blocks - self.manager.num_free + host.num_blocks - host.num_free
+        return self.manager.num_used + host.num_used
 
     def plugin(self, name: str, rank: int = 0) -> Any:
         """A plugin's instance on one rank, or None."""
@@ -131,6 +121,10 @@ class Engine:
         config, best_of = self.config, best_of or n
         swaps = config.max_preempt_count > 0
         reason = why_not(best_of, n, adapter, config.limits, asynchronous=config.async_scheduling, swaps=swaps)
+        if config.num_shares > 1 and best_of > 1:
+            reason = "cp and sp are simulated with one answer per request"
+        if config.chunk_tokens and (best_of > 1 or adapter is not None):
+            reason = "SplitFuse is simulated without adapters and with one answer per request"
         if reason:
             raise ValueError(reason)
         if len(prompt) + max_tokens > self.config.max_seq_len:
@@ -155,11 +149,19 @@ class Engine:
         if batch.copies or batch.swaps:
             _results([worker.move_blocks(batch.copies, batch.swaps) for worker in self.workers])
         rows = oracle_rows(batch, config.shape.eos_every)
-        step = Step(next(self._steps), batch.is_prefill, rows, config.tp, self._take_forgotten(), self._fails)
+        step = Step(next(self._steps), batch.is_prefill, rows, config.num_ranks, self._take_forgotten(), self._fails)
         self._fails = False
         try:
             output = self._run(
-                step, lambda: batch_metadata(batch, config.num_npu_blocks, config.block_size, config.max_seq_len)
+                step,
+                lambda: batch_metadata(
+                    batch,
+                    config.num_npu_blocks,
+                    config.block_size,
+                    config.max_seq_len,
+                    config.num_shares,
+                    config.cp,
+                ),
             )
         except Exception as error:
             self.scheduler.sent(batch)
@@ -181,7 +183,7 @@ class Engine:
     def dummy_step(self) -> None:
         """An empty batch, as a worker gets while another data parallel group has work."""
         config = self.config
-        step = Step(next(self._steps), True, [], config.tp)
+        step = Step(next(self._steps), True, [], config.num_ranks)
         self._take(
             self._run(step, lambda: dummy_metadata(config.num_npu_blocks, config.block_size, config.max_seq_len))
         )
@@ -211,23 +213,51 @@ class Engine:
         importlib.import_module("mindie_llm.utils.env").ENV.async_inference = config.async_scheduling
         folder = Path(self._weights.name)
         write_weights(config.shape, folder)
-        for rank in range(config.tp):
+        for rank in range(config.num_ranks):
             device = Device(
                 config.shape,
                 self.oracle,
                 block_size=config.block_size,
                 rank=rank,
                 tp=config.tp,
+                cp=config.cp,
+                sp=config.sp,
                 asynchronous=config.async_scheduling,
                 hold_s=config.hold_s,
             )
-            name = "inference" if config.tp == 1 else f"inference-{rank}"
+            name = "inference" if config.num_ranks == 1 else f"inference-{rank}"
             self.workers.append(Worker(device, config.worker_texts(rank, folder), name))
         for worker in self.workers:
             worker.wait_until_built()
         if config.backend and config.pool_file:
             mempool = importlib.import_module("mindie_llm.text_generator.mempool")
             self._lookup = mempool.MemPool.create_pool(config.backend, config.pool_file)
+
+    def _block_manager(self) -> BlockManager:
+        config = self.config
+        if config.num_shares > 1:
+            return DealtBlockManager(config.num_shares, config.hbm_blocks, config.block_size, caching=config.is_caching)
+        return BlockManager(config.hbm_blocks, config.block_size, caching=config.is_caching)
+
+    def _scheduler(self) -> Scheduler:
+        config = self.config
+        make: Callable[..., Scheduler] = DealtScheduler if config.num_shares > 1 else Scheduler
+        if config.chunk_tokens:
+            make = partial(ChunkedScheduler, chunk_tokens=config.chunk_tokens)
+        return make(
+            self.manager,
+            config.limits,
+            asynchronous=config.async_scheduling,
+            lookup=self._lookup,
+            tp=config.tp,
+            model_name=config.model_name,
+            clock=config.clock,
+            swapper=Swapper(
+                self.manager,
+                BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
+                config.max_preempt_count,
+            ),
+        )
 
     def _take_forgotten(self) -> list[int]:
         forgotten, self.scheduler.forgotten = self.scheduler.forgotten, []

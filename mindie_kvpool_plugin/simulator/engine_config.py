@@ -18,8 +18,10 @@ class EngineConfig:
     Attributes:
         shape: the model.
         block_size: tokens of a block.
-        hbm_blocks: device blocks the scheduler may hand out.
+        hbm_blocks: device blocks the scheduler may hand out, per rank.
         tp: tensor parallel ranks, threads of this process.
+        cp: context parallelism: so many times ``tp`` ranks, and a sequence's blocks are dealt out to them.
+        sp: sequence parallelism: 1, or ``tp``, and blocks are dealt out to the ranks of a tensor parallel group too.
         plugins: value of ``plugin_type``, comma separated.
         backend: ``kvPoolConfig.backend``; empty: no pool.
         pool_file: ``kvPoolConfig.configPath``.
@@ -32,12 +34,15 @@ class EngineConfig:
         hold_s: how long an asynchronous device keeps back a batch that nobody released.
         max_preempt_count: requests that may be swapped out per turn when blocks run out; 0: they are computed again.
         cpu_blocks: host blocks they are swapped out to.
+        chunk_tokens: ``prefillChunkSize``, tokens of a prompt in one batch (SplitFuse); 0: prompts are not split.
     """
 
     shape: ModelShape = field(default_factory=ModelShape)
     block_size: int = 16
     hbm_blocks: int = 128
     tp: int = 1
+    cp: int = 1
+    sp: int = 1
     plugins: str = "prefix_cache"
     backend: str = ""
     pool_file: str = ""
@@ -50,10 +55,30 @@ class EngineConfig:
     hold_s: float = HOLD_S
     max_preempt_count: int = 0
     cpu_blocks: int = 0
+    chunk_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.max_preempt_count and not self.cpu_blocks:
             raise ValueError("max_preempt_count needs cpu_blocks")
+        if self.chunk_tokens and (self.async_write or self.max_preempt_count):
+            raise ValueError("chunk_tokens goes neither with async_write, which the host refuses, nor with swapping")
+
+        if self.sp not in {1, self.tp} or (self.sp > 1 and not self.shape.mla):
+            raise ValueError("sp is 1 or tp, and above 1 all ranks need the same cache: an MLA shape")
+        if self.num_shares > 1 and (self.chunk_tokens or self.max_preempt_count):
+            raise ValueError("cp and sp are simulated without chunk_tokens and swapping")
+        if self.block_size % (2 * self.cp):
+            raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
+
+    @property
+    def num_shares(self) -> int:
+        """Ranks that a sequence's blocks are dealt out to."""
+        return self.cp * self.sp
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers."""
+        return self.tp * self.cp
 
     @property
     def num_npu_blocks(self) -> int:
@@ -64,6 +89,11 @@ class EngineConfig:
     def is_caching(self) -> bool:
         """Whether equal prefixes share blocks."""
         return "prefix_cache" in self.plugins
+
+    @property
+    def plugin_type(self) -> str:
+        """The workers' ``plugin_type``."""
+        return f"{self.plugins},splitfuse" if self.chunk_tokens else self.plugins
 
     def worker_texts(self, rank: int, weights: Path) -> dict[str, str]:
         """The host's model configuration, all texts, for the worker of a rank."""
@@ -79,11 +109,13 @@ class EngineConfig:
             "npu_device_id": rank,
             "local_rank": rank,
             "rank": rank,
-            "world_size": self.tp,
+            "world_size": self.num_ranks,
             "tp": self.tp,
+            "cp": self.cp,
+            "sp": self.sp,
             "kv_pool_backend": self.backend,
             "kv_pool_config_path": self.pool_file,
             "kv_pool_async_write": "true" if self.async_write else "false",
-            "plugin_params": json.dumps({"plugin_type": self.plugins}) if self.plugins else "",
+            "plugin_params": json.dumps({"plugin_type": self.plugin_type}) if self.plugins else "",
         }
         return {key: str(value) for key, value in texts.items()}

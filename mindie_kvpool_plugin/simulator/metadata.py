@@ -8,24 +8,32 @@ from typing import Any
 
 import numpy as np
 
+from mindie_kvpool_plugin.simulator.block_manager import BlockTable
+from mindie_kvpool_plugin.simulator.dealt_out import DealtTable
 from mindie_kvpool_plugin.simulator.oracle import Row
-from mindie_kvpool_plugin.simulator.requests import Batch, Request, Sequence
+from mindie_kvpool_plugin.simulator.requests import Batch, Chunk, Request, Sequence
+
+PLACEHOLDER = -1
+"""Pads prompts; the workers put a token of theirs in its place."""
 
 
-def batch_metadata(batch: Batch, num_npu_blocks: int, block_size: int, max_seq_len: int) -> Any:
-    """A scheduled batch."""
+def batch_metadata(
+    batch: Batch, num_npu_blocks: int, block_size: int, max_seq_len: int, num_shares: int = 1, cp: int = 1
+) -> Any:
+    """A scheduled batch; ``num_shares`` ranks share a sequence's blocks, ``cp`` of them by context parallelism."""
     requests, sequences = batch.requests, batch.sequences
-    tables = np.full((len(sequences), -(-(max_seq_len + 1) // block_size)), -1, dtype=np.int64)
+    tables = np.full((len(sequences), num_shares, -(-(max_seq_len + 1) // block_size)), -1, dtype=np.int64)
     for row, sequence in enumerate(sequences):
-        tables[row, : len(sequence.blocks.block_ids)] = sequence.blocks.block_ids
-    prompts = [request.tokens for request in requests] if batch.is_prefill else []
+        for share, block_ids in enumerate(_shares(sequence.blocks, num_shares)):
+            tables[row, share, : len(block_ids)] = block_ids
+    prompts = _tokens(batch)
     lengths = [len(prompt) for prompt in prompts]
-    return _module().InputMetadata(
+    metadata = _module().InputMetadata(
         batch_size=len(requests),
         batch_request_ids=np.array([str(request.sequence_id) for request in requests]),
         batch_sequence_ids=[_ids(request.live) for request in requests],
         batch_max_output_lens=np.array([request.budget for request in requests for _ in request.live], dtype=np.int64),
-        block_tables=tables,
+        block_tables=tables if num_shares > 1 else tables[:, 0],
         reserved_sequence_ids=[_ids(request.children) for request in requests],
         is_mix=False,
         is_prefill=batch.is_prefill,
@@ -35,33 +43,101 @@ def batch_metadata(batch: Batch, num_npu_blocks: int, block_size: int, max_seq_l
         adapter_ids=[request.adapter for request in requests] if batch.is_prefill else None,
         batch_ignore_eos=np.array([not request.children for request in requests]) if batch.is_prefill else None,
         batch_seq_len=np.array(lengths, dtype=np.int64 if batch.is_prefill else np.float64),
-        input_ids=np.array([token for prompt in prompts for token in prompt], dtype=np.int64),
+        input_ids=np.array([token for prompt in prompts for token in _padded(prompt, cp)], dtype=np.int64),
         total_seq_num=sum(lengths),
         trace_ids=[str(request.sequence_id) for request in requests],
         computed_blocks=_counts(batch.computed),
         remote_computed_blocks=_counts(batch.promised),
         batch_dp_rank_ids=np.zeros(len(requests), dtype=np.int64),
         seq_lens=[],
+        **(_dealt_out(sequences, num_shares, block_size) if num_shares > 1 else {}),
     )
+    if batch.chunks:
+        _mix(metadata, batch.chunks)
+    return metadata
 
 
 def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
     """The same batch for the devices' oracle; one token in ``eos_every`` ends a sequence of a group."""
     if not batch.is_prefill:
         return [
-            Row(sequence.sequence_id, sample=sequence.sample, eos_every=eos_every if request.children else 0)
+            Row(
+                sequence.sequence_id,
+                sample=sequence.sample,
+                eos_every=eos_every if request.children else 0,
+                owners=_owners(sequence),
+            )
             for request in batch.requests
             for sequence in request.live
         ]
+    if batch.chunks:
+        return [_chunk_row(*part) for part in zip(batch.requests, batch.chunks, strict=True)]
     return [
         Row(
             request.sequence_id,
             np.array(request.tokens, dtype=np.int64),
             request.adapter,
             children=tuple(child.sequence_id for child in request.children),
+            owners=_owners(request),
         )
         for request in batch.requests
     ]
+
+
+def _owners(sequence: Sequence) -> Any:
+    return np.array(sequence.blocks.owners) if isinstance(sequence.blocks, DealtTable) else None
+
+
+def _shares(table: BlockTable, num_shares: int) -> list[list[int]]:
+    if not isinstance(table, DealtTable):
+        return [table.block_ids]
+    return [table.of_rank(table.block_ids, rank) for rank in range(num_shares)]
+
+
+def _padded(prompt: list[int], cp: int) -> list[int]:
+    """As the host sends it to several context parallel ranks."""
+    return prompt + [PLACEHOLDER] * (-len(prompt) % (2 * cp)) if cp > 1 else prompt
+
+
+def _dealt_out(sequences: list[Sequence], num_shares: int, block_size: int) -> dict[str, Any]:
+    """Tokens on every rank, and the rank that has the last one."""
+    tables = [sequence.blocks for sequence in sequences]
+    dealt = [table for table in tables if isinstance(table, DealtTable)]
+    return {
+        "sp_tokens": np.array([[table.tokens_of(rank, block_size) for rank in range(num_shares)] for table in dealt]),
+        "sp_rank_id": np.array([table.owners[-1] for table in dealt]),
+    }
+
+
+def _chunk_row(request: Request, chunk: Chunk) -> Row:
+    if not chunk.is_prompt:
+        return Row(request.sequence_id)
+    prompt = None if chunk.start else np.array(request.tokens, dtype=np.int64)
+    return Row(request.sequence_id, prompt, end=chunk.end, is_last=chunk.is_last)
+
+
+def _tokens(batch: Batch) -> list[list[int]]:
+    """What the host sends of every row; a decode among chunks has one token, which the workers know."""
+    if not batch.chunks:
+        return [request.tokens for request in batch.requests] if batch.is_prefill else []
+    return [
+        request.tokens[chunk.start : chunk.end] if chunk.is_prompt else [0]
+        for request, chunk in zip(batch.requests, batch.chunks, strict=True)
+    ]
+
+
+def _mix(metadata: Any, chunks: list[Chunk]) -> None:
+    """What SplitFuse adds; every row's table holds the blocks of the whole prompt."""
+    is_prompt = np.array([chunk.is_prompt for chunk in chunks])
+    metadata.is_mix = bool(is_prompt.any() and not is_prompt.all())
+    metadata.batch_is_prefill = is_prompt
+    metadata.batch_last_prompt = np.array([chunk.is_last for chunk in chunks])
+    metadata.split_start_position = np.array([chunk.start for chunk in chunks])
+    metadata.split_end_position = np.array([chunk.end for chunk in chunks])
+    metadata.batch_seq_len = metadata.split_end_position - metadata.split_start_position
+    metadata.max_seq_len = int(metadata.split_end_position.max())
+    width = int(np.count_nonzero(metadata.block_tables > -1, axis=-1).max())
+    metadata.batch_block_tables = metadata.block_tables[:, :width].astype(np.int32)
 
 
 def dummy_metadata(num_npu_blocks: int, block_size: int, max_seq_len: int) -> Any:
@@ -87,6 +163,6 @@ def _module() -> Any:
     return importlib.import_module("mindie_llm.text_generator.utils.input_metadata")
 
 
-def _counts(blocks: list[int]) -> Any:
+def _counts(blocks: list[Any]) -> Any:
     """The host sends no array at all when every count is zero."""
-    return np.array(blocks, dtype=np.int64) if any(blocks) else None
+    return np.array(blocks, dtype=np.int64) if np.any(blocks) else None

@@ -79,22 +79,22 @@ def write_weights(shape: ModelShape, folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + tensor)
 
 
-def parallel_mapping(rank: int, tp: int) -> SimpleNamespace:
-    """The parallel groups a rank is in, as the host's model wrapper has them: tensor parallelism only."""
+def parallel_mapping(rank: int, tp: int, cp: int = 1, sp: int = 1) -> SimpleNamespace:
+    """The parallel groups a rank is in, as the host's model wrapper has them."""
 
     def group(size: int = 1, own: int = 0) -> SimpleNamespace:
         return SimpleNamespace(group_size=size, rank=own, rank_per_group=[list(range(size))])
 
     return SimpleNamespace(
-        world_size=tp,
+        world_size=tp * cp,
         rank=rank,
-        attn_tp=group(tp, rank),
+        attn_tp=group(tp, rank % tp),
         attn_dp=group(),
-        attn_cp=group(),
-        attn_inner_sp=group(),
+        attn_cp=group(cp, rank // tp),
+        attn_inner_sp=group(sp, rank % sp),
         has_dp=lambda: False,
-        has_attn_cp=lambda: False,
-        has_attn_inner_sp=lambda: False,
+        has_attn_cp=lambda: cp > 1,
+        has_attn_inner_sp=lambda: sp > 1,
     )
 
 

@@ -148,6 +148,9 @@ class Row:
         sample: which of its request's sequences it is.
         children: the request's other sequences, which branch off in this step.
         eos_every: one token in so many ends it; not the first of an answer.
+        end: tokens of its prompt that are computed after this step; 0: all of them (a decode, a whole prompt).
+        owners: the rank that holds each of its blocks, where they are dealt out to several.
+        is_last: its next token comes out of this step; else it is a chunk of a prompt, and more follow.
     """
 
     sequence_id: int
@@ -156,6 +159,14 @@ class Row:
     sample: int = 0
     children: tuple[int, ...] = ()
     eos_every: int = 0
+    end: int = 0
+    owners: Ints | None = None
+    is_last: bool = True
+
+    @property
+    def is_prompt(self) -> bool:
+        """A prompt or a part of one; a decode otherwise."""
+        return self.prompt is not None or self.end > 0
 
     @property
     def sequence_ids(self) -> tuple[int, ...]:
@@ -169,7 +180,7 @@ class Step:
 
     Attributes:
         number: counts all steps.
-        is_prefill: whether the rows are prompts.
+        is_prefill: whether rows are prompts.
         rows: the sequences, empty in a dummy batch.
         ranks: devices that take part.
         forget: sequences that neither this step nor a later one will name.
@@ -274,7 +285,8 @@ class Oracle:
         tokens = []
         for sample, sequence_id in enumerate(row.sequence_ids, row.sample):
             tokens.append(next_token(key, self._vocab_size, sample, 0 if is_prefill else row.eos_every))
-            self._truths[sequence_id].extend(np.array(tokens[-1:], dtype=np.int64))
+            if row.is_last:
+                self._truths[sequence_id].extend(np.array(tokens[-1:], dtype=np.int64))
         return tokens
 
     def _tell(self, event: str) -> None:

@@ -17,11 +17,18 @@ def leading_hits(lookup: Any, hashes: list[int], tp: int, model_name: str) -> in
     Raises:
         TypeError: the answer is not one Python bool per key: the host casts nothing else.
     """
-    if lookup is None or not hashes:
+    return num_leading(lookup, [f"{name}_{rank}_{tp}_{model_name}" for name in hashes for rank in range(tp)]) // tp
+
+
+def num_leading(lookup: Any, keys: list[str]) -> int:
+    """How many of the keys, from the first on, the pool has.
+
+    Raises:
+        TypeError: the answer is not one Python bool per key: the host casts nothing else.
+    """
+    if lookup is None or not keys:
         return 0
-    keys = [f"{name}_{rank}_{tp}_{model_name}" for name in hashes for rank in range(tp)]
     answer = lookup.batch_exist(keys)
     if len(answer) != len(keys) or not all(type(found) is bool for found in answer):
         raise TypeError("batch_exist must answer one Python bool per key: the host casts nothing else")
-    leading = next((index for index, found in enumerate(answer) if not found), len(answer))
-    return leading // tp
+    return next((index for index, found in enumerate(answer) if not found), len(answer))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from mindie_kvpool_plugin.simulator.block_manager import UNKNOWN_TOKEN, BlockTable
 
@@ -83,6 +83,8 @@ class Request(Sequence):
         hbm_blocks: blocks its prefills found on the device.
         pool_blocks: blocks its prefills found in the pool.
         prompt_tokens: tokens of its prefills, recomputation included.
+        computed_tokens: tokens of its prompt in earlier chunks (SplitFuse); 0 before the first and after the last.
+        first_hits: blocks its first chunk found on the device.
     """
 
     n: int = 1
@@ -93,6 +95,8 @@ class Request(Sequence):
     hbm_blocks: int = 0
     pool_blocks: int = 0
     prompt_tokens: int = 0
+    computed_tokens: int = 0
+    first_hits: int = 0
 
     @property
     def samples(self) -> list[Sequence]:
@@ -112,24 +116,42 @@ class Request(Sequence):
 
 
 @dataclass(frozen=True, slots=True)
+class Chunk:
+    """A request's part in a batch that may hold decodes and prompts (SplitFuse).
+
+    Attributes:
+        start, end: the tokens it computes, or finds.
+        is_prompt: a decode otherwise.
+        is_last: a token comes out of it.
+    """
+
+    start: int
+    end: int
+    is_prompt: bool = False
+    is_last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What runs next.
 
     Attributes:
         is_prefill: prompts or single tokens.
         requests: whose sequences.
-        computed: per request, leading blocks on the device (prefill only).
-        promised: per request, leading blocks on the device or in the pool (prefill only).
+        computed: per request, leading blocks on the device (prefill only); a list per rank where they are dealt out.
+        promised: per request, leading blocks on the device or in the pool (prefill only), likewise.
         copies: blocks to copy before the batch runs.
         swaps: blocks to move between device and host memory before that.
+        chunks: per request, its part; empty unless prompts come in chunks.
     """
 
     is_prefill: bool
     requests: list[Request]
-    computed: list[int]
-    promised: list[int]
+    computed: list[Any]
+    promised: list[Any]
     copies: list[BlockPair] = field(default_factory=list)
     swaps: list[SwapDecision] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
 
     @property
     def sequences(self) -> list[Sequence]:

@@ -231,7 +231,7 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
             drain(DRAIN_TIMEOUT_S)
     requests = [request for _, request in asked.values()]
     size, scheduler = engine.config.block_size, engine.scheduler
-    counters = {name: sum(_counter(engine, rank, name) for rank in range(engine.config.tp)) for name in COUNTERS}
+    counters = {name: sum(_counter(engine, rank, name) for rank in range(engine.config.num_ranks)) for name in COUNTERS}
     return Result(
         requests=len(engine.done),
         prompt_tokens=sum(request.prompt_tokens for request in requests),

@@ -142,19 +142,23 @@ class Scheduler:
 
     def sent(self, batch: Batch) -> None:
         """The workers have the batch: its tokens are on the way."""
-        for sequence in batch.sequences:
-            sequence.outputs.append(UNKNOWN_TOKEN)
+        for request in batch.requests:
+            self._expect_token(request)
         self._running.extend(batch.requests)
 
     def take(self, sequence_ids: Iterable[int], tokens: Iterable[int], reasons: Iterable[int]) -> None:
         """Tokens have arrived."""
         for sequence_id, token, reason in zip(sequence_ids, tokens, reasons, strict=True):
             request, sequence = self._by_id.get(sequence_id, (None, None))
-            if request is None or sequence is None or sequence.is_over:
+            if request is None or sequence is None or sequence.is_over or token == UNKNOWN_TOKEN:
                 continue
             sequence.receive(token)
             if reason != 0:
                 self._end(request, sequence)
+
+    def _expect_token(self, request: Request) -> None:
+        for sequence in request.live:
+            sequence.outputs.append(UNKNOWN_TOKEN)
 
     def _end(self, request: Request, sequence: Sequence) -> None:
         sequence.is_over = True
@@ -195,13 +199,16 @@ class Scheduler:
             if chosen and tokens + request.num_tokens > limits.max_prefill_tokens:
                 break
             self._waiting.popleft()
-            request.table = self.manager.allocate(request.tokens, _extra_hash(request))
-            request.state = "running"
-            request.budget = request.max_tokens - len(request.answer)
+            self._place(request)
             tokens += request.num_tokens
             width += request.width
             chosen.append(request)
         return chosen
+
+    def _place(self, request: Request) -> None:
+        request.table = self.manager.allocate(request.tokens, _extra_hash(request))
+        request.state = "running"
+        request.budget = request.max_tokens - len(request.answer)
 
     def _fits(self, request: Request, chosen: list[Request]) -> bool:
         if not self._asynchronous or self.swapper.is_on:
@@ -283,15 +290,18 @@ class Scheduler:
             manager.free(sequence.table, sequence.accessed)
             sequence.table = None
 
-    def _find_hits(self, request: Request) -> tuple[int, int]:
+    def _find_hits(self, request: Request) -> tuple[Any, Any]:
         """(leading blocks on the device, leading blocks on the device or in the pool)."""
         table = request.blocks
         computed = self.manager.num_computed(table)
-        promised = computed + leading_hits(self._lookup, table.hashes[computed:], self._tp, self._model_name)
+        promised = self._ask_pool(table.hashes, computed)
         request.hbm_blocks += computed
         request.pool_blocks += promised - computed
         request.prompt_tokens += request.num_tokens
         return computed, promised
+
+    def _ask_pool(self, hashes: list[int], computed: int) -> int:
+        return computed + leading_hits(self._lookup, hashes[computed:], self._tp, self._model_name)
 
 
 def _extra_hash(request: Request) -> int:

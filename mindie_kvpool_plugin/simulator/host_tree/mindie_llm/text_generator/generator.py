@@ -127,11 +127,12 @@ class Generator(PDInterface):
     def warm_up(self):
         """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards."""
         length = min(self.max_prefill_tokens, self.max_seq_len - 2)  # leaves room for the decode
+        length -= length % (2 * self.infer_context.spcp_parallel_info.cp_size)
         self.generate_token(self._warmup_batch(length, is_prefill=True), warmup=True)
         self.generate_token(self._warmup_batch(length, is_prefill=False), warmup=True)
 
     def _warmup_batch(self, length, is_prefill):
-        return InputMetadata(
+        metadata = InputMetadata(
             batch_size=1,
             batch_request_ids=np.array(["warmup"]),
             batch_sequence_ids=[np.array([WARMUP_SEQUENCE_ID], dtype=np.int64)],
@@ -149,6 +150,17 @@ class Generator(PDInterface):
             trace_ids=[None],
             batch_dp_rank_ids=np.zeros(1, dtype=np.int64),
         )
+        num_shares = self.infer_context.spcp_parallel_info.scp_size
+        if num_shares > 1:
+            metadata.batch_block_tables = np.repeat(metadata.batch_block_tables[:, None, :], num_shares, axis=1)
+            metadata.sp_rank_id = np.zeros(1, dtype=np.int64)
+            metadata.sp_tokens = np.full((1, num_shares), length if is_prefill else length + 1)
+        if self.is_mix_model:
+            metadata.is_mix = False
+            metadata.batch_is_prefill, metadata.batch_last_prompt = np.array([is_prefill]), np.array([True])
+            metadata.split_start_position = np.array([0 if is_prefill else length])
+            metadata.split_end_position = np.array([length if is_prefill else length + 1])
+        return metadata
 
     @contextmanager
     def _without_pool_and_async(self):

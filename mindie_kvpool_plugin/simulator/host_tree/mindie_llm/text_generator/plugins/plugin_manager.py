@@ -176,7 +176,13 @@ class PluginManager:
             self.wait_put_finish(metadata)
 
     def preprocess(self, input_metadata, warmup=False, hit_mask=None):
-        cache_ids = self.infer_context.get_batch_context_handles(input_metadata)
+        cache_ids, data = self.infer_context.get_batch_context_handles(input_metadata), self.plugin_data_param
+        if self.is_mix_model:
+            model_inputs, sampling_metadata, data.q_len, trace_ids = self.infer_context.splitfuse_concatenate(
+                input_metadata, cache_ids, warmup=warmup, hit_mask=hit_mask
+            )
+            data.mask = "splitfuse" if input_metadata.is_prefill else None
+            return cache_ids, model_inputs, sampling_metadata, trace_ids
         model_inputs, sampling_metadata, trace_ids = self.infer_context.compose_model_inputs(
             input_metadata, cache_ids, warmup=warmup, hit_mask=hit_mask
         )
@@ -201,6 +207,8 @@ class PluginManager:
             gone = self.infer_context.clear_finished_context(finished_ids, finished_handles)
             self.plugin_cache_clear_manager(cache_ids, finish_reason)
         self.infer_context.clear_aborted_context()
+        if input_metadata.batch_last_prompt is not None:  # no token comes out of a chunk that is not the last
+            sampling_output.token_ids[~input_metadata.batch_last_prompt] = -1
         output = GenerationOutput(
             sampling_output.sequence_ids,
             sampling_output.token_ids,
@@ -213,12 +221,17 @@ class PluginManager:
         return output
 
     def model_inputs_update_manager(self, model_inputs, input_metadata, sampling_metadata, cache_ids, **kwargs):
+        data = self.plugin_data_param
+        if not self.is_mix_model:
+            data.q_len = data.mask = None
         input_len_mask = (None, None)
         for plugin in self._plugins():
             model_inputs, input_len_mask = plugin.model_inputs_update(
                 model_inputs, input_metadata, sampling_metadata, cache_ids, input_len_mask, **kwargs
             )
-        self.plugin_data_param.q_len, self.plugin_data_param.mask = input_len_mask
+        q_len, mask = input_len_mask
+        data.q_len = data.q_len if q_len is None else q_len
+        data.mask = data.mask if mask is None else mask
         return model_inputs
 
     def sample_preprocess_manager(self, logits, result, sampling_metadata, input_metadata):
@@ -262,11 +275,25 @@ class PluginManager:
 
     def _fill_in_model_result(self, input_metadata, model_inputs, before, hit_mask):
         """Put the tokens that were still on the way into the inputs that were made without them."""
-        if input_metadata.is_prefill or not hit_mask.any():
+        if input_metadata.batch_is_prefill is not None:
+            hit_mask = hit_mask & ~input_metadata.batch_is_prefill
+        elif input_metadata.is_prefill:
+            return
+        if not hit_mask.any():
             return
         row_by_sequence = {int(name): row for row, name in enumerate(self.last_sequence_ids)}
         rows = [row_by_sequence[int(name)] for name in input_metadata.all_sequence_ids[hit_mask]]
-        model_inputs.input_ids[hit_mask] = before.sampling_output.token_ids[rows].reshape(-1)
-        model_inputs.position_ids[hit_mask] += 1
+        is_waiting = np.repeat(hit_mask, self._tokens_per_sequence(input_metadata)) if self.is_mix_model else hit_mask
+        model_inputs.input_ids[is_waiting] = before.sampling_output.token_ids[rows].reshape(-1)
+        model_inputs.position_ids[is_waiting] += 1
         model_inputs.context_length[hit_mask] += 1
         model_inputs.max_seq_len = int(model_inputs.context_length.max())
+
+    def _tokens_per_sequence(self, input_metadata):
+        """From ``computed_blocks``, though ``prefix_cache`` has taken ``remote_computed_blocks`` away."""
+        counts = input_metadata.split_end_position - input_metadata.split_start_position
+        if input_metadata.computed_blocks is None:
+            return counts
+        begins = input_metadata.batch_is_prefill & (input_metadata.split_start_position == 0)
+        left = np.where(begins, counts - self.infer_context.block_size * input_metadata.computed_blocks, counts)
+        return np.where(input_metadata.batch_is_prefill & (left == 0), self.infer_context.block_size, left)

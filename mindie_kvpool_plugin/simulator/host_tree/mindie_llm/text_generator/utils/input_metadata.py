@@ -56,7 +56,9 @@ class InputMetadata:
             width = -(-self.max_seq_len // self.max_block_size)
         else:
             width = int(np.count_nonzero(self.block_tables > -1, axis=-1).max())
-        self.batch_block_tables = self.block_tables[:, :width].astype(np.int32)
+        if self.sp_tokens is not None:  # a table per rank
+            width = int(np.count_nonzero(self.block_tables > -1, axis=-1).max())
+        self.batch_block_tables = self.block_tables[..., :width].astype(np.int32)
 
 
 def make_dummy_input_metadata(num_npu_blocks, block_size, max_seq_len):

@@ -23,6 +23,8 @@ class ModelInput:
     adapter_ids: list[str | None] | None = None
     dp_rank_ids: np.ndarray | None = None
     seq_lens: list[list[int]] | None = None
+    sp_tokens: np.ndarray | None = None
+    pad_token_count: np.ndarray | None = None
 
 
 @dataclass

@@ -29,5 +29,7 @@ class OutputFilter:
         reason[too_long] = ResponseConfig.REACH_MAX_SEQ_LEN
         reason[produced >= limits] = ResponseConfig.REACH_MAX_OUTPUT_LEN
         reason[produced >= config.max_gen_len] = ResponseConfig.REACH_MAX_OUTPUT_LEN
+        if metadata.batch_last_prompt is not None:
+            reason[~metadata.batch_last_prompt] = ResponseConfig.CONTINUE  # a prompt that is not through cannot end
         finished = np.nonzero(reason)[0]
         return reason, (finished if len(finished) else None)

@@ -8,6 +8,7 @@ from mindie_llm.text_generator.utils.input_metadata import InputMetadata
 from mindie_llm.text_generator.utils.model_input import ModelInput, SamplingMetadata
 from mindie_llm.text_generator.utils.settings import SpCpParallelInfo
 
+BOS_TOKEN = 1
 CAPACITY = 2048  # handles; 0 belongs to dummy batches
 
 
@@ -84,6 +85,8 @@ class TGInferContextStore:
         return np.array(handles, dtype=np.int32)
 
     def compose_model_inputs(self, metadata: InputMetadata, context_handles, warmup=False, hit_mask=None):
+        if self.spcp_parallel_info.scp_size > 1:
+            metadata.batch_block_tables = metadata.batch_block_tables[:, self.spcp_parallel_info.scp_rank, :]
         compose = self._prefill_inputs if metadata.is_prefill else self._decode_inputs
         inputs = compose(metadata, context_handles, warmup, hit_mask)
         has_groups = metadata.is_prefill and metadata.batch_best_of is not None and (metadata.batch_best_of > 1).any()
@@ -91,6 +94,15 @@ class TGInferContextStore:
         reserved = metadata.reserved_sequence_ids
         sampling = SamplingMetadata(metadata.all_sequence_ids, metadata.is_prefill, best_of, reserved)
         return inputs, sampling, metadata.trace_ids
+
+    def splitfuse_concatenate(self, metadata, context_handles, warmup=False, hit_mask=None):
+        """The same where prompts come in chunks; answers also how many tokens each row computes."""
+        if not metadata.is_prefill:
+            inputs, sampling, trace_ids = self.compose_model_inputs(metadata, context_handles, warmup, hit_mask)
+            return inputs, sampling, None, trace_ids
+        inputs = self._mixed_inputs(metadata, context_handles, warmup, hit_mask)
+        sampling = SamplingMetadata(metadata.all_sequence_ids, is_prefill=True)
+        return inputs, sampling, metadata.batch_seq_len.tolist(), metadata.trace_ids
 
     def fork_context(self, sampling_output):
         """Handles of all sequences of the sampler's answer; new ones begin as copies of their parents."""
@@ -109,7 +121,10 @@ class TGInferContextStore:
     def update_context(self, context_handles, filtered_indices, input_metadata, sampling_output):
         """Take the new tokens; answers (finished handles, finished sequence ids)."""
         context = self._batch_context
-        rows = np.nonzero(context_handles > 0)[0]
+        has_token = context_handles > 0
+        if input_metadata.batch_is_prefill is not None:
+            has_token = has_token & (~input_metadata.batch_is_prefill | input_metadata.batch_last_prompt)
+        rows = np.nonzero(has_token)[0]
         handles, tokens = context_handles[rows], sampling_output.token_ids[rows, 0]
         context.last_input_ids[handles] = tokens
         fits = context.seq_lens[handles] < context.all_input_ids.shape[1]
@@ -173,6 +188,7 @@ class TGInferContextStore:
 
     def _prefill_inputs(self, metadata, handles, warmup, hit_mask):
         context = self._batch_context
+        padding = self._pad(metadata)
         lengths = metadata.batch_seq_len.astype(np.int32)
         slots = np.full(metadata.total_seq_num, -1, dtype=np.int32)
         positions = np.empty(metadata.total_seq_num, dtype=np.int32)
@@ -183,13 +199,14 @@ class TGInferContextStore:
             if warmup:
                 slots[begin] = 0 if row == 0 else -1
             else:
-                slots[span] = self.block_table_to_slots(metadata.batch_block_tables[row]).reshape(-1)[:length]
-            context.all_input_ids[handles[row], :length] = metadata.input_ids[span]
+                self._prompt_slots(slots[span], metadata, row)
+            own = length - padding[row]
+            context.all_input_ids[handles[row], :own] = metadata.input_ids[begin : begin + own]
             if metadata.adapter_ids and metadata.adapter_ids[row]:
                 context.adapter_ids[int(handles[row])] = metadata.adapter_ids[row]
             begin += length
-        context.seq_lens[handles] = lengths
-        context.last_position_ids[handles] = lengths - 1
+        context.seq_lens[handles] = lengths - padding
+        context.last_position_ids[handles] = lengths - padding - 1
         return ModelInput(
             input_ids=metadata.input_ids,
             position_ids=positions,
@@ -197,26 +214,53 @@ class TGInferContextStore:
             slots=slots,
             context_length=lengths,
             max_seq_len=metadata.max_seq_len,
-            prefill_head_indices=np.cumsum(lengths, dtype=np.int64) - 1,
+            prefill_head_indices=np.cumsum(lengths, dtype=np.int64) - padding - 1,
             is_prefill=True,
             adapter_ids=metadata.adapter_ids,
             dp_rank_ids=metadata.batch_dp_rank_ids,
             seq_lens=metadata.seq_lens,
+            sp_tokens=metadata.sp_tokens,
+            pad_token_count=padding,
         )
+
+    def _pad(self, metadata):
+        """Context parallel ranks compute two chunks each, all of one length; the scheduler has sent padded tokens."""
+        if self.spcp_parallel_info.cp_size == 1:
+            return np.zeros(len(metadata.batch_seq_len), dtype=np.int32)
+        padding = (-metadata.batch_seq_len) % (2 * self.spcp_parallel_info.cp_size)
+        metadata.batch_seq_len = metadata.batch_seq_len + padding
+        metadata.sp_tokens[np.arange(len(padding)), metadata.sp_rank_id] += padding
+        metadata.total_seq_num = int(metadata.batch_seq_len.sum())
+        metadata.max_seq_len = int(metadata.batch_seq_len.max())
+        metadata.input_ids = np.where(metadata.input_ids == -1, BOS_TOKEN, metadata.input_ids)
+        return padding.astype(np.int32)
+
+    def _prompt_slots(self, slots, metadata, row):
+        """Fill in where a prompt's tokens go; those of other ranks keep -1."""
+        table, info = metadata.batch_block_tables[row], self.spcp_parallel_info
+        if info.scp_size == 1:
+            slots[:] = self.block_table_to_slots(table).reshape(-1)[: len(slots)]
+            return
+        left, begin = int(metadata.sp_tokens[row, info.scp_rank]), info.scp_rank * self.block_size
+        for block_id in table[table >= 0].tolist():
+            count = min(left, self.block_size)
+            if info.scp_rank == info.scp_size - 1 and left <= self.block_size:
+                begin = len(slots) - count  # the last rank has the last block
+            slots[begin : begin + count] = block_id * self.block_size + np.arange(count)
+            left, begin = left - count, begin + info.scp_size * self.block_size
+            if left <= 0:
+                return
 
     def _decode_inputs(self, metadata, handles, warmup, hit_mask):
         context = self._batch_context
-        at = context.seq_lens[handles] - 1
-        if self.context_params.async_infer and hit_mask is not None:
-            at[hit_mask] += self.context_params.max_generated_tokens  # its last token is still on the way
-        rows = np.arange(len(handles))
-        blocks = metadata.batch_block_tables[rows, at // self.block_size]
         lengths = context.seq_lens[handles]
         return ModelInput(
             input_ids=context.last_input_ids[handles],
             position_ids=context.last_position_ids[handles],
             block_tables=metadata.batch_block_tables,
-            slots=(blocks * self.block_size + at % self.block_size).astype(np.int32),
+            slots=self._next_slots(metadata.batch_block_tables, handles, hit_mask)
+            if self.spcp_parallel_info.scp_size == 1
+            else self._next_own_slots(metadata),
             context_length=lengths,
             max_seq_len=int(lengths.max()),
             prefill_head_indices=None,
@@ -225,3 +269,57 @@ class TGInferContextStore:
             dp_rank_ids=metadata.batch_dp_rank_ids,
             seq_lens=metadata.seq_lens,
         )
+
+    def _mixed_inputs(self, metadata, handles, warmup, hit_mask):
+        """Decodes, with what is known of them here, and chunks of prompts."""
+        context = self._batch_context
+        starts, stops = metadata.split_start_position, metadata.split_end_position
+        ends = np.cumsum(metadata.batch_seq_len)
+        input_ids = np.array(metadata.input_ids, dtype=np.int64)
+        slots = np.full(metadata.total_seq_num, -1, dtype=np.int32)
+        positions = np.zeros(metadata.total_seq_num, dtype=np.int32)
+        decodes = np.flatnonzero(~metadata.batch_is_prefill)
+        chunks = np.flatnonzero(metadata.batch_is_prefill)
+        at, own = ends[decodes] - 1, handles[decodes]
+        input_ids[at] = context.last_input_ids[own]
+        positions[at] = context.last_position_ids[own]
+        slots[at] = self._next_slots(
+            metadata.batch_block_tables[decodes], own, None if hit_mask is None else hit_mask[decodes]
+        )
+        for row in chunks.tolist():
+            start, stop = int(starts[row]), int(stops[row])
+            span = slice(ends[row] - (stop - start), ends[row])
+            positions[span] = np.arange(start, stop)
+            context.all_input_ids[handles[row], start:stop] = input_ids[span]
+            if not warmup:
+                slots[span] = self.block_table_to_slots(metadata.batch_block_tables[row]).reshape(-1)[start:stop]
+        context.seq_lens[handles[chunks]] = stops[chunks]
+        context.last_position_ids[handles[chunks]] = stops[chunks] - 1
+        lengths = context.seq_lens[handles]
+        return ModelInput(
+            input_ids=input_ids,
+            position_ids=positions,
+            block_tables=metadata.batch_block_tables,
+            slots=slots,
+            context_length=lengths,
+            max_seq_len=int(lengths.max()),
+            prefill_head_indices=ends - 1,
+            is_prefill=True,
+            dp_rank_ids=metadata.batch_dp_rank_ids,
+        )
+
+    def _next_slots(self, tables, handles, hit_mask):
+        """Where the next token of decoding sequences goes."""
+        at = self._batch_context.seq_lens[handles] - 1
+        if self.context_params.async_infer and hit_mask is not None:
+            at[hit_mask] += self.context_params.max_generated_tokens  # its last token is still on the way
+        blocks = tables[np.arange(len(handles)), at // self.block_size]
+        return (blocks * self.block_size + at % self.block_size).astype(np.int32)
+
+    def _next_own_slots(self, metadata):
+        """The same for the sequences whose next token lies on this rank; -1 for the others."""
+        rank = self.spcp_parallel_info.scp_rank
+        at = np.maximum(metadata.sp_tokens[:, rank] - 1, 0)
+        blocks = metadata.batch_block_tables[np.arange(len(at)), at // self.block_size]
+        slots = blocks * self.block_size + at % self.block_size
+        return np.where(metadata.sp_rank_id == rank, slots, -1).astype(np.int32)

@@ -43,9 +43,13 @@ class PrefixCachePlugin(Plugin):
         if not input_metadata.is_prefill or not has_hits:
             return model_inputs, input_len_mask
         reused = input_metadata.remote_computed_blocks * self.block_size  # None here is the caller's mistake
+        if self.infer_context.spcp_parallel_info.scp_size > 1:
+            reused = reused.sum(axis=1)
         lengths = input_metadata.batch_seq_len
+        if input_metadata.batch_is_prefill is not None:  # decodes and later chunks find nothing
+            reused = np.where(input_metadata.batch_is_prefill & (input_metadata.split_start_position == 0), reused, 0)
         # a hit on everything leaves no token to compute an answer from: the last block is done again
-        reused = np.where(reused >= lengths, reused - self.block_size, reused)
+        reused = np.where((reused > 0) & (reused >= lengths), reused - self.block_size, reused)
         queries = (lengths - reused).astype(np.int32)
         ends = np.cumsum(lengths)
         keep = np.concatenate([np.arange(end - query, end) for end, query in zip(ends, queries, strict=True)])
@@ -55,9 +59,9 @@ class PrefixCachePlugin(Plugin):
             position_ids=model_inputs.position_ids[keep],
             slots=model_inputs.slots[keep],
             prefill_head_indices=np.cumsum(queries, dtype=np.int64) - 1,
-            query_length=queries,
+            query_length=queries // self.infer_context.spcp_parallel_info.cp_size,
         )
-        return trimmed, (queries.tolist(), "causal")
+        return trimmed, (trimmed.query_length.tolist(), "causal")
 
     def sample_preprocess(self, logits, result, sampling_metadata, input_metadata):
         return logits

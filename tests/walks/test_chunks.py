@@ -1,0 +1,187 @@
+"""SplitFuse: prompts in chunks over several steps, decodes in the same batches, in a device memory that is short.
+
+The host refuses asyncWrite together with it.  Each run is also made without a guard of the plugin: then wrong blocks
+are served.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mindie_kvpool_plugin.host import step_view
+from mindie_kvpool_plugin.simulator import engine as engine_module
+from mindie_kvpool_plugin.simulator.block_manager import BlockManager
+from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
+from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
+from mindie_kvpool_plugin.simulator.faults import parse_spec
+from mindie_kvpool_plugin.simulator.requests import Limits, Request
+from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_pool, run_without_pool
+from mindie_kvpool_plugin.simulator.traffic import Chat
+from tests.walks.conftest import assert_right, assert_right_so_far, counts
+
+SCHEDULING = pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
+BLOCK_SIZE = 16
+
+
+def chunked(*, async_scheduling: bool, chunk_tokens: int = 48, **engine: Any) -> RunConfig:
+    blocks = 56 if async_scheduling else 40  # asynchronous scheduling only starts what surely ends
+    return RunConfig(
+        EngineConfig(hbm_blocks=blocks, chunk_tokens=chunk_tokens, async_scheduling=async_scheduling, **engine),
+        lambda: Chat(8, 3),
+    )
+
+
+@pytest.fixture
+def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[ChunkedScheduler]:
+    """Those of the engines that the test builds."""
+    built: list[ChunkedScheduler] = []
+
+    def build(*args: Any, **kwargs: Any) -> ChunkedScheduler:
+        built.append(ChunkedScheduler(*args, **kwargs))
+        return built[-1]
+
+    monkeypatch.setattr(engine_module, "ChunkedScheduler", build)
+    return built
+
+
+@SCHEDULING
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("chunk_tokens", [20, 48, 100])
+def test_chunks_are_right_with_a_pool(
+    schedulers: list[ChunkedScheduler], chunk_tokens: int, tp: int, async_scheduling: bool
+) -> None:
+    """Chunks that end inside a block, pool hits that end inside a chunk and go beyond it."""
+    result = run_with_pool(chunked(chunk_tokens=chunk_tokens, tp=tp, async_scheduling=async_scheduling))
+    assert_right(result)
+    assert result.hook_errors == 0
+    assert result.pool_hit_tokens > 0
+    assert result.reloaded_blocks > 0
+    assert result.aborted == 0
+    assert schedulers[0].chunks > 1.2 * result.requests
+    assert schedulers[0].mixed_batches > 1
+
+
+@SCHEDULING
+def test_chunks_are_right_while_gets_fail_on_one_rank(async_scheduling: bool) -> None:
+    """Both ranks compute what one of them did not get."""
+    config = chunked(tp=2, chunk_tokens=64, async_scheduling=async_scheduling)
+    result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
+    assert_right(result)
+    assert result.hook_errors == 0
+    assert result.failed_get_blocks > 0
+    assert sum(result.faults.values()) > 0
+    assert result.reloaded_blocks > 0
+
+
+@SCHEDULING
+def test_chunks_are_right_without_a_pool(schedulers: list[ChunkedScheduler], async_scheduling: bool) -> None:
+    """The simulated host does nothing wrong by itself."""
+    result = run_without_pool(chunked(async_scheduling=async_scheduling))
+    assert_right(result)
+    assert result.hbm_hit_tokens > 0
+    assert schedulers[0].mixed_batches > 1
+
+
+def test_chunks_are_right_when_running_prompts_make_room(schedulers: list[ChunkedScheduler]) -> None:
+    """Preempted between two chunks, and while decoding; the batch's tokens run out before the chunk's."""
+    limits = Limits(max_prefill_tokens=40)
+    config = chunked(chunk_tokens=32, async_scheduling=False, limits=limits)
+    config = dataclasses.replace(config, engine=dataclasses.replace(config.engine, hbm_blocks=26))
+    result = run_with_pool(config)
+    assert_right(result)
+    assert schedulers[0].preemptions > 0
+    assert result.pool_hit_tokens > 0
+
+
+def test_a_run_repeats() -> None:
+    """The same configuration, the same counters."""
+    config = chunked(tp=2, async_scheduling=True)
+    assert counts(run_with_pool(config)) == counts(run_with_pool(config))
+
+
+@SCHEDULING
+def test_what_ran_before_an_abort_comes_back(async_scheduling: bool) -> None:
+    """A prompt aborted between two chunks: what its chunks computed is kept, and nothing else."""
+    with opened_pool(chunked(chunk_tokens=44, async_scheduling=async_scheduling)) as config, Engine(config) as engine:
+        prompt = Chat(1, 1, system_tokens=200).ready[0].tokens
+        cut = engine.submit(prompt, 4)
+        engine.step()
+        engine.step()
+        assert 0 < cut.computed_tokens < len(prompt)
+        engine.abort(cut)
+        engine.run()
+        computed = engine.computed_tokens
+        again = finished(engine, prompt)
+        assert again.hbm_blocks == cut_blocks(cut)
+        assert engine.computed_tokens == computed + len(prompt) - again.hbm_blocks * BLOCK_SIZE
+        engine.drop_hbm()
+        last = finished(engine, prompt)
+        assert last.hbm_blocks == 0
+        assert last.pool_blocks == len(prompt) // BLOCK_SIZE
+        assert_right_so_far(engine)
+
+
+@SCHEDULING
+def test_believing_promises_serves_wrong_blocks(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+    """The same failing gets, and the host is told that everything arrived."""
+    lower_hits = step_view.lower_hits
+
+    def believe(metadata: Any, inputs: Any, lengths: Any, *more: Any) -> None:
+        begins = metadata.batch_is_prefill & (metadata.split_start_position == 0)
+        if metadata.remote_computed_blocks is not None:
+            held = np.minimum(metadata.remote_computed_blocks, metadata.batch_seq_len // BLOCK_SIZE)
+            lengths = np.where(begins, held, lengths)
+        lower_hits(metadata, inputs, lengths, *more)
+
+    config = chunked(tp=2, chunk_tokens=64, async_scheduling=async_scheduling)
+    monkeypatch.setattr(step_view, "lower_hits", believe)
+    result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
+    assert result.failed_get_blocks > 0
+    assert result.corruptions > 0
+    assert result.wrong_answers > 0
+
+
+@SCHEDULING
+def test_oracle_sees_a_host_that_counts_chunks_before_they_ran(
+    monkeypatch: pytest.MonkeyPatch, async_scheduling: bool
+) -> None:
+    """As the real host does: all blocks of a prompt are marked with its first chunk."""
+    mark_computed = BlockManager.mark_computed
+    monkeypatch.setattr(BlockManager, "mark_computed", lambda self, block_ids=None: mark_computed(self))
+    with Engine(EngineConfig(chunk_tokens=32, async_scheduling=async_scheduling)) as engine:
+        engine.submit([7] * 120, 4)
+        engine.step()
+        engine.submit([7] * 120, 4)
+        engine.run()
+        assert engine.oracle.corruptions > 0
+
+
+@pytest.mark.parametrize("wrong", [{"async_write": True}, {"max_preempt_count": 2, "cpu_blocks": 8}])
+def test_what_does_not_go_with_chunks_is_refused(wrong: dict[str, Any]) -> None:
+    """At construction, with the reason."""
+    with pytest.raises(ValueError, match="chunk_tokens goes neither with async_write"):
+        chunked(async_scheduling=False, **wrong)
+
+
+def test_groups_do_not_go_with_chunks() -> None:
+    """Nor do adapters."""
+    with Engine(EngineConfig(chunk_tokens=32)) as engine:
+        for wrong in ({"n": 2}, {"adapter": "a"}):
+            with pytest.raises(ValueError, match="SplitFuse is simulated without"):
+                engine.submit([5] * 40, 4, **wrong)
+
+
+def finished(engine: Engine, prompt: Any) -> Request:
+    request = engine.submit(prompt, 4)
+    engine.run()
+    assert request.state == "finished"
+    return request
+
+
+def cut_blocks(request: Request) -> int:
+    return request.computed_tokens // BLOCK_SIZE

@@ -15,7 +15,6 @@ import sys
 import threading
 import types
 from collections import OrderedDict
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -39,15 +38,15 @@ MAX_KEY_BYTES = 256
 class MetaService:
     """Two ports, and the objects of all clients."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes):
         self.capacity_bytes = capacity_bytes
-        self.objects: OrderedDict[str, bytes] = OrderedDict()
+        self.objects = OrderedDict()
         self.lock = threading.Lock()
         self.sockets = [socket.create_server((HOST, 0)) for _ in range(2)]
         self.ports = [each.getsockname()[1] for each in self.sockets]
         self.is_alive = True
 
-    def config(self, folder: Path) -> Path:
+    def config(self, folder):
         """A client's configuration."""
         path = folder / "mmc-local.conf"
         urls = zip((META_URL, STORE_URL), self.ports, strict=True)
@@ -56,13 +55,13 @@ class MetaService:
         path.write_text("\n".join(["## made by a test", *lines, size, ""]), encoding="utf-8")
         return path
 
-    def kill(self) -> None:
+    def kill(self):
         """Nobody answers any more."""
         self.is_alive = False
         for each in self.sockets:
             each.close()
 
-    def make_room(self, size: int) -> bool:
+    def make_room(self, size):
         """Evict the oldest until ``size`` bytes fit."""
         if size > self.capacity_bytes:
             return False
@@ -81,24 +80,24 @@ class Library:
         hangs: ``init`` waits for this.
     """
 
-    def __init__(self, services: list[MetaService]) -> None:
+    def __init__(self, services):
         self.services = services
         self.config_path = os.environ.get("MMC_LOCAL_CONFIG_PATH", "")
-        self.client: MetaService | None = None
+        self.client = None
         self.moves_bytes = False
-        self.device: list[tuple[int, int]] = []
-        self.calls: list[tuple[str, int]] = []
-        self.inits: list[tuple[int, bool]] = []
+        self.device = []
+        self.calls = []
+        self.inits = []
         self.closes = 0
-        self.init_code: int | None = None
-        self.hangs: threading.Event | None = None
+        self.init_code = None
+        self.hangs = None
 
-    def module(self) -> types.ModuleType:
+    def module(self):
         """What ``import memcache_hybrid`` gives."""
         library = self
 
         class DistributedObjectStore(Store):
-            def __init__(self) -> None:
+            def __init__(self):
                 super().__init__(library)
 
         module = types.ModuleType("memcache_hybrid")
@@ -107,7 +106,7 @@ class Library:
         module.DistributedObjectStore = DistributedObjectStore  # type: ignore[attr-defined]
         return module
 
-    def connect(self, moves_bytes: bool) -> int:
+    def connect(self, moves_bytes):
         """The code of an ``init``."""
         if self.hangs is not None:
             self.hangs.wait()
@@ -124,7 +123,7 @@ class Library:
         self.moves_bytes = moves_bytes
         return OK if self.client.is_alive else FAILED
 
-    def is_direction_right(self, address: int, direct: int, *, is_put: bool) -> bool:
+    def is_direction_right(self, address, direct, *, is_put):
         """Device memory L2G and G2L, host memory H2G and G2H; AUTO infers."""
         on_device = any(first <= address < end for first, end in self.device)
         wanted = (L2G if on_device else H2G) if is_put else (G2L if on_device else G2H)
@@ -134,14 +133,14 @@ class Library:
 class Store:
     """``DistributedObjectStore``."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library):
         self._library = library
 
-    def init(self, device_id: int, init_bm: bool = True) -> int:
+    def init(self, device_id, init_bm=True):
         self._library.inits.append((int(device_id), init_bm))
         return self._library.connect(init_bm)
 
-    def close(self) -> int:
+    def close(self):
         library = self._library
         library.closes += 1
         if library.client is not None and library.moves_bytes:
@@ -150,10 +149,10 @@ class Store:
         library.client = None
         return OK
 
-    def register_buffer(self, buffer_ptr: int, size: int) -> int:
+    def register_buffer(self, buffer_ptr, size):
         return OK if self._library.client is not None and buffer_ptr and size > 0 else INVALID
 
-    def batch_is_exist(self, keys: list[str]) -> list[int]:
+    def batch_is_exist(self, keys):
         service = self._library.client
         if service is None:
             return [NO_CLIENT] * len(keys)
@@ -164,29 +163,25 @@ class Store:
 
     def batch_put_from_layers(
         self,
-        keys: list[str],
-        buffer_ptrs: list[list[int]],
-        sizes: list[list[int]],
-        direct: int = H2G,
-        replicateConfig: object = None,  # noqa: N803 - the wheel's name
-    ) -> list[int]:
+        keys,
+        buffer_ptrs,
+        sizes,
+        direct=H2G,
+        replicateConfig=None,  # noqa: N803 - the wheel's name
+    ):
         del replicateConfig
         refused = self._refused("put", keys, buffer_ptrs, sizes, direct)
         if refused is not None:
             return refused
         return [self._put(*each) for each in zip(keys, buffer_ptrs, sizes, strict=True)]
 
-    def batch_get_into_layers(
-        self, keys: list[str], buffer_ptrs: list[list[int]], sizes: list[list[int]], direct: int = G2H
-    ) -> list[int]:
+    def batch_get_into_layers(self, keys, buffer_ptrs, sizes, direct=G2H):
         refused = self._refused("get", keys, buffer_ptrs, sizes, direct)
         if refused is not None:
             return refused
         return [self._get(*each) for each in zip(keys, buffer_ptrs, sizes, strict=True)]
 
-    def _refused(
-        self, what: str, keys: list[str], buffer_ptrs: list[list[int]], sizes: list[list[int]], direct: int
-    ) -> list[int] | None:
+    def _refused(self, what, keys, buffer_ptrs, sizes, direct):
         library = self._library
         if library.client is None:
             return []
@@ -200,7 +195,7 @@ class Store:
             return [WRONG_DIRECTION] * len(keys)
         return None
 
-    def _put(self, key: str, addresses: list[int], sizes: list[int]) -> int:
+    def _put(self, key, addresses, sizes):
         service = self._library.client
         assert service is not None
         data = b"".join(ctypes.string_at(at, size) for at, size in zip(addresses, sizes, strict=True))
@@ -212,7 +207,7 @@ class Store:
             service.objects[key] = data
             return OK
 
-    def _get(self, key: str, addresses: list[int], sizes: list[int]) -> int:
+    def _get(self, key, addresses, sizes):
         service = self._library.client
         assert service is not None
         with service.lock:
@@ -228,12 +223,12 @@ class Store:
         return OK
 
 
-def _is_key(key: str) -> bool:
+def _is_key(key):
     return 0 < len(key.encode()) <= MAX_KEY_BYTES
 
 
 @contextlib.contextmanager
-def standing_in(capacity_bytes: int, folder: Path) -> Iterator[tuple[MetaService, Path]]:
+def standing_in(capacity_bytes, folder):
     """A meta service, its clients' configuration, and ``import memcache_hybrid`` giving the stand-in."""
     service = MetaService(capacity_bytes)
     path = service.config(folder)
@@ -255,7 +250,7 @@ def standing_in(capacity_bytes: int, folder: Path) -> Iterator[tuple[MetaService
                 os.environ[name] = value
 
 
-def loaded() -> Library:
+def loaded():
     """The library that was imported last."""
     assert _Finder.library is not None
     return _Finder.library
@@ -266,20 +261,20 @@ class _Finder:
 
     library: Library | None = None
 
-    def __init__(self, services: list[MetaService]) -> None:
+    def __init__(self, services):
         self._services = services
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+    def find_spec(self, name, path=None, target=None):
         del path, target
         if name != "memcache_hybrid":
             return None
 
         return ModuleSpec(name, self)  # type: ignore[arg-type]
 
-    def create_module(self, spec: object) -> types.ModuleType:
+    def create_module(self, spec):
         del spec
         _Finder.library = Library(self._services)
         return _Finder.library.module()
 
-    def exec_module(self, module: types.ModuleType) -> None:
+    def exec_module(self, module):
         del module

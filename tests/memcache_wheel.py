@@ -16,7 +16,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from tests.conftest import HOST, free_port, wait_until
@@ -48,7 +47,7 @@ const char *aclrtGetSocName(void) { return "Ascend910B4"; }
 """
 
 
-def why_not() -> str | None:
+def why_not():
     """Why the wheel cannot run here, or None."""
     if importlib.util.find_spec("memcache_hybrid") is None:
         return "memcache_hybrid is not installed (pip install 'mindie-kvpool-plugin[memcache]')"
@@ -59,7 +58,7 @@ def why_not() -> str | None:
     return None
 
 
-def prepare(folder: Path) -> tuple[list[str], dict[str, str]]:
+def prepare(folder):
     """Command that runs another one in the prepared namespace, and the environment for it."""
     _build_stub(folder / "ascend" / "lib64")
     (folder / "driver" / "driver").mkdir(parents=True)
@@ -82,13 +81,13 @@ def prepare(folder: Path) -> tuple[list[str], dict[str, str]]:
     return ["unshare", "-rm", "sh", "-c", script, str(folder)], environment
 
 
-def is_prepared() -> bool:
+def is_prepared():
     """Whether this process runs with what ``prepare`` made."""
     return PREPARED in os.environ
 
 
 @contextlib.contextmanager
-def meta_service(capacity_bytes: int) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+def meta_service(capacity_bytes):
     """A meta service of the wheel, and its clients' configuration, whose place the library read when it was loaded."""
     ports = [free_port() for _ in range(3)]
     local, meta = Path(os.environ[VARIABLE]), Path(os.environ[PREPARED]) / "mmc-meta.conf"
@@ -124,12 +123,12 @@ def meta_service(capacity_bytes: int) -> Iterator[tuple[Path, subprocess.Popen[b
         process.wait()
 
 
-def _accepts(port: int) -> bool:
+def _accepts(port):
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def _build_stub(folder: Path) -> None:
+def _build_stub(folder):
     """One library under all the driver's names, with every function that MemFabric looks up in it."""
     folder.mkdir(parents=True)
     spec = importlib.util.find_spec("memfabric_hybrid")

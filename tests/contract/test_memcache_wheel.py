@@ -20,7 +20,7 @@ HERE = "tests/contract/test_memcache_wheel.py"
 
 if memcache_wheel.is_prepared():
 
-    def test_killed_meta_service_is_trouble(tmp_path: Path) -> None:
+    def test_killed_meta_service_is_trouble(tmp_path):
         """Every call answers at once with no, and says that the pool is gone."""
         with memcache_wheel.meta_service(CAPACITY_BYTES) as (config_path, process):
             pool = open_pool("memcache", write_pool_file(tmp_path, config_path=str(config_path)), "worker")
@@ -38,7 +38,7 @@ if memcache_wheel.is_prepared():
 
 @pytest.mark.memcache
 @pytest.mark.skipif(memcache_wheel.is_prepared(), reason="runs inside itself")
-def test_wheel_keeps_the_contract_over_shared_memory(tmp_path: Path) -> None:
+def test_wheel_keeps_the_contract_over_shared_memory(tmp_path):
     """Every test of the contract passes over host_shm, as it does over the stand-in."""
     reason = memcache_wheel.why_not()
     if reason is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,9 +37,9 @@ LEADS_TO = {
 }
 
 
-def our_reads() -> dict[tuple[str, str], bool]:
+def our_reads():
     """(kind of object, attribute) of all that ``host/`` reads or sets there -> whether it must be there."""
-    found: dict[tuple[str, str], bool] = {}
+    found = {}
     for path in sorted(OURS.glob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
@@ -49,10 +48,10 @@ def our_reads() -> dict[tuple[str, str], bool]:
     return found
 
 
-def _reads(function: ast.FunctionDef) -> Iterator[tuple[tuple[str, str], bool]]:
-    scope: dict[str, str] = {}
+def _reads(function):
+    scope = {}
 
-    def kind(node: ast.AST) -> str | None:
+    def kind(node):
         if isinstance(node, ast.Name):
             return scope.get(node.id) or NAMES.get(node.id)
         if not isinstance(node, ast.Attribute):
@@ -78,22 +77,22 @@ def _reads(function: ast.FunctionDef) -> Iterator[tuple[tuple[str, str], bool]]:
             yield (owner, attribute), isinstance(node, ast.Attribute)
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+def _pairs(target, value):
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         return list(zip(target.elts, value.elts, strict=True))
     return [(target, value)]
 
 
 @cache
-def tree(path: Path) -> ast.Module:
+def tree(path):
     """A file's tree; a file that is gone fails the test that asks for it."""
     assert path.exists(), f"the host has no {path.name} in {path.parent}"
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def find(path: Path, qualified: str) -> ast.FunctionDef | ast.ClassDef:
+def find(path, qualified):
     """A function or class by its dotted name."""
-    node: ast.AST = tree(path)
+    node = tree(path)
     for name in qualified.split("."):
         found = [
             child
@@ -106,7 +105,7 @@ def find(path: Path, qualified: str) -> ast.FunctionDef | ast.ClassDef:
     return node
 
 
-def members(path: Path, name: str) -> set[str]:
+def members(path, name):
     """All that instances of a class have: fields, slots, methods, and what its methods set on self."""
     node = find(path, name)
     assert isinstance(node, ast.ClassDef)
@@ -124,16 +123,16 @@ def members(path: Path, name: str) -> set[str]:
     return found
 
 
-def _inherited(path: Path, name: str) -> set[str]:
+def _inherited(path, name):
     is_here = any(isinstance(node, ast.ClassDef) and node.name == name for node in tree(path).body)
     return members(path, name) if is_here else set()
 
 
-def _is_self(node: ast.AST) -> bool:
+def _is_self(node):
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def calls(node: ast.AST) -> list[tuple[int, int, str, ast.Call]]:
+def calls(node):
     """Calls inside a node as they stand in the file: line, column, the last name of what is called, the call."""
     found = []
     for inner in ast.walk(node):
@@ -143,7 +142,7 @@ def calls(node: ast.AST) -> list[tuple[int, int, str, ast.Call]]:
     return sorted(found, key=lambda each: each[:2])
 
 
-def in_order(node: ast.AST, *names: str) -> None:
+def in_order(node, *names):
     """Fail unless these are called, each for the first time after the one before."""
     places = []
     for name in names:
@@ -153,7 +152,7 @@ def in_order(node: ast.AST, *names: str) -> None:
     assert places == sorted(places), f"expected in this order: {', '.join(names)}"
 
 
-def branch(function: ast.AST, condition: str) -> list[ast.stmt]:
+def branch(function, condition):
     """What runs where an ``if`` has this condition."""
     for node in ast.walk(function):
         if isinstance(node, ast.If) and ast.unparse(node.test) == condition:
@@ -161,14 +160,14 @@ def branch(function: ast.AST, condition: str) -> list[ast.stmt]:
     raise AssertionError(f"{getattr(function, 'name', 'the host')} has no `if {condition}`")
 
 
-def statement(node: ast.AST, text: str) -> None:
+def statement(node, text):
     """Fail unless a statement or expression is written like this, blanks and quotes aside."""
     wanted = ast.unparse(ast.parse(text))
     found = (ast.unparse(inner) for inner in ast.walk(node) if isinstance(inner, (ast.stmt, ast.expr)))
     assert any(each == wanted for each in found), f"{getattr(node, 'name', 'the host')} has no `{wanted}`"
 
 
-def assigned(path: Path, name: str) -> object:
+def assigned(path, name):
     """The literal a module binds to a name."""
     for node in tree(path).body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
@@ -176,7 +175,7 @@ def assigned(path: Path, name: str) -> object:
     raise AssertionError(f"the host has no {name} in {path}")
 
 
-def values(path: Path, name: str) -> dict[str, object]:
+def values(path, name):
     """Members of an enumeration whose values are literals."""
     node = find(path, name)
     pairs = [child for child in node.body if isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant)]

@@ -7,7 +7,6 @@ are served.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
-from mindie_kvpool_plugin.simulator.requests import Limits, Request
+from mindie_kvpool_plugin.simulator.requests import Limits
 from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_pool, run_without_pool
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from tests.walks.conftest import assert_right, assert_right_so_far, counts
@@ -28,7 +27,7 @@ ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
 BLOCK_SIZE = 16
 
 
-def chunked(*, async_scheduling: bool, chunk_tokens: int = 48, **engine: Any) -> RunConfig:
+def chunked(*, async_scheduling, chunk_tokens=48, **engine):
     blocks = 56 if async_scheduling else 40  # asynchronous scheduling only starts what surely ends
     return RunConfig(
         EngineConfig(hbm_blocks=blocks, chunk_tokens=chunk_tokens, async_scheduling=async_scheduling, **engine),
@@ -37,11 +36,11 @@ def chunked(*, async_scheduling: bool, chunk_tokens: int = 48, **engine: Any) ->
 
 
 @pytest.fixture
-def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[ChunkedScheduler]:
+def schedulers(monkeypatch):
     """Those of the engines that the test builds."""
-    built: list[ChunkedScheduler] = []
+    built = []
 
-    def build(*args: Any, **kwargs: Any) -> ChunkedScheduler:
+    def build(*args, **kwargs):
         built.append(ChunkedScheduler(*args, **kwargs))
         return built[-1]
 
@@ -52,9 +51,7 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[ChunkedScheduler]:
 @SCHEDULING
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("chunk_tokens", [20, 48, 100])
-def test_chunks_are_right_with_a_pool(
-    schedulers: list[ChunkedScheduler], chunk_tokens: int, tp: int, async_scheduling: bool
-) -> None:
+def test_chunks_are_right_with_a_pool(schedulers, chunk_tokens, tp, async_scheduling):
     """Chunks that end inside a block, pool hits that end inside a chunk and go beyond it."""
     result = run_with_pool(chunked(chunk_tokens=chunk_tokens, tp=tp, async_scheduling=async_scheduling))
     assert_right(result)
@@ -67,7 +64,7 @@ def test_chunks_are_right_with_a_pool(
 
 
 @SCHEDULING
-def test_chunks_are_right_while_gets_fail_on_one_rank(async_scheduling: bool) -> None:
+def test_chunks_are_right_while_gets_fail_on_one_rank(async_scheduling):
     """Both ranks compute what one of them did not get."""
     config = chunked(tp=2, chunk_tokens=64, async_scheduling=async_scheduling)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
@@ -79,7 +76,7 @@ def test_chunks_are_right_while_gets_fail_on_one_rank(async_scheduling: bool) ->
 
 
 @SCHEDULING
-def test_chunks_are_right_without_a_pool(schedulers: list[ChunkedScheduler], async_scheduling: bool) -> None:
+def test_chunks_are_right_without_a_pool(schedulers, async_scheduling):
     """The simulated host does nothing wrong by itself."""
     result = run_without_pool(chunked(async_scheduling=async_scheduling))
     assert_right(result)
@@ -87,7 +84,7 @@ def test_chunks_are_right_without_a_pool(schedulers: list[ChunkedScheduler], asy
     assert schedulers[0].mixed_batches > 1
 
 
-def test_chunks_are_right_when_running_prompts_make_room(schedulers: list[ChunkedScheduler]) -> None:
+def test_chunks_are_right_when_running_prompts_make_room(schedulers):
     """Preempted between two chunks, and while decoding; the batch's tokens run out before the chunk's."""
     limits = Limits(max_prefill_tokens=40)
     config = chunked(chunk_tokens=32, async_scheduling=False, limits=limits)
@@ -98,14 +95,14 @@ def test_chunks_are_right_when_running_prompts_make_room(schedulers: list[Chunke
     assert result.pool_hit_tokens > 0
 
 
-def test_a_run_repeats() -> None:
+def test_a_run_repeats():
     """The same configuration, the same counters."""
     config = chunked(tp=2, async_scheduling=True)
     assert counts(run_with_pool(config)) == counts(run_with_pool(config))
 
 
 @SCHEDULING
-def test_what_ran_before_an_abort_comes_back(async_scheduling: bool) -> None:
+def test_what_ran_before_an_abort_comes_back(async_scheduling):
     """A prompt aborted between two chunks: what its chunks computed is kept, and nothing else."""
     with opened_pool(chunked(chunk_tokens=44, async_scheduling=async_scheduling)) as config, Engine(config) as engine:
         prompt = Chat(1, 1, system_tokens=200).ready[0].tokens
@@ -127,11 +124,11 @@ def test_what_ran_before_an_abort_comes_back(async_scheduling: bool) -> None:
 
 
 @SCHEDULING
-def test_believing_promises_serves_wrong_blocks(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+def test_believing_promises_serves_wrong_blocks(monkeypatch, async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
     lower_hits = step_view.lower_hits
 
-    def believe(metadata: Any, inputs: Any, lengths: Any, *more: Any) -> None:
+    def believe(metadata, inputs, lengths, *more):
         begins = metadata.batch_is_prefill & (metadata.split_start_position == 0)
         if metadata.remote_computed_blocks is not None:
             held = np.minimum(metadata.remote_computed_blocks, metadata.batch_seq_len // BLOCK_SIZE)
@@ -147,9 +144,7 @@ def test_believing_promises_serves_wrong_blocks(monkeypatch: pytest.MonkeyPatch,
 
 
 @SCHEDULING
-def test_oracle_sees_a_host_that_counts_chunks_before_they_ran(
-    monkeypatch: pytest.MonkeyPatch, async_scheduling: bool
-) -> None:
+def test_oracle_sees_a_host_that_counts_chunks_before_they_ran(monkeypatch, async_scheduling):
     """As the real host does: all blocks of a prompt are marked with its first chunk."""
     mark_computed = BlockManager.mark_computed
     monkeypatch.setattr(BlockManager, "mark_computed", lambda self, block_ids=None: mark_computed(self))
@@ -162,13 +157,13 @@ def test_oracle_sees_a_host_that_counts_chunks_before_they_ran(
 
 
 @pytest.mark.parametrize("wrong", [{"async_write": True}, {"max_preempt_count": 2, "cpu_blocks": 8}])
-def test_what_does_not_go_with_chunks_is_refused(wrong: dict[str, Any]) -> None:
+def test_what_does_not_go_with_chunks_is_refused(wrong):
     """At construction, with the reason."""
     with pytest.raises(ValueError, match="chunk_tokens goes neither with async_write"):
         chunked(async_scheduling=False, **wrong)
 
 
-def test_groups_do_not_go_with_chunks() -> None:
+def test_groups_do_not_go_with_chunks():
     """Nor do adapters."""
     with Engine(EngineConfig(chunk_tokens=32)) as engine:
         for wrong in ({"n": 2}, {"adapter": "a"}):
@@ -176,12 +171,12 @@ def test_groups_do_not_go_with_chunks() -> None:
                 engine.submit([5] * 40, 4, **wrong)
 
 
-def finished(engine: Engine, prompt: Any) -> Request:
+def finished(engine, prompt):
     request = engine.submit(prompt, 4)
     engine.run()
     assert request.state == "finished"
     return request
 
 
-def cut_blocks(request: Request) -> int:
+def cut_blocks(request):
     return request.computed_tokens // BLOCK_SIZE

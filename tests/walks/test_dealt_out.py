@@ -7,7 +7,6 @@ wrong blocks are served.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from tests.walks.conftest import SHAPES, assert_right, assert_right_so_far, counts
 
-DEPLOYMENTS: dict[str, dict[str, Any]] = {
+DEPLOYMENTS = {
     "cp2": {"cp": 2},
     "cp2-tp2": {"cp": 2, "tp": 2},
     "cp3": {"cp": 3, "block_size": 12},
@@ -33,7 +32,7 @@ TWO_RANKS = pytest.mark.parametrize("name", ["cp2-tp2", "sp2"])
 ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
 
 
-def dealt(name: str, *, async_scheduling: bool, **more: Any) -> RunConfig:
+def dealt(name, *, async_scheduling, **more):
     deployment = DEPLOYMENTS[name]
     shares = deployment.get("cp", 1) * deployment.get("sp", 1)
     blocks = (72 if async_scheduling else 48) // shares  # of each rank
@@ -44,7 +43,7 @@ def dealt(name: str, *, async_scheduling: bool, **more: Any) -> RunConfig:
 @pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
 @SCHEDULING
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_dealt_out_is_right_with_a_pool(name: str, async_scheduling: bool, async_write: bool) -> None:
+def test_dealt_out_is_right_with_a_pool(name, async_scheduling, async_write):
     """Every rank stores and loads its own blocks, and hits begin at any rank."""
     result = run_with_pool(dealt(name, async_scheduling=async_scheduling, async_write=async_write))
     assert_right(result)
@@ -57,7 +56,7 @@ def test_dealt_out_is_right_with_a_pool(name: str, async_scheduling: bool, async
 @pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
 @SCHEDULING
 @TWO_RANKS
-def test_dealt_out_is_right_while_gets_fail_on_one_rank(name: str, async_scheduling: bool, async_write: bool) -> None:
+def test_dealt_out_is_right_while_gets_fail_on_one_rank(name, async_scheduling, async_write):
     """All ranks compute a prefix that one of them has not got, each its own part."""
     config = dealt(name, async_scheduling=async_scheduling, async_write=async_write)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
@@ -70,7 +69,7 @@ def test_dealt_out_is_right_while_gets_fail_on_one_rank(name: str, async_schedul
 
 @SCHEDULING
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_dealt_out_is_right_without_a_pool(name: str, async_scheduling: bool) -> None:
+def test_dealt_out_is_right_without_a_pool(name, async_scheduling):
     """The simulated host does nothing wrong by itself."""
     result = run_without_pool(dealt(name, async_scheduling=async_scheduling))
     assert_right(result)
@@ -78,7 +77,7 @@ def test_dealt_out_is_right_without_a_pool(name: str, async_scheduling: bool) ->
 
 
 @TWO_RANKS
-def test_preempted_sequences_come_back(name: str) -> None:
+def test_preempted_sequences_come_back(name):
     """Fewer blocks than the running sequences need: they are computed again, or found in the pool."""
     config = dealt(name, async_scheduling=False, hbm_blocks=13)
     with opened_pool(config) as engine_config, Engine(engine_config) as engine:
@@ -91,7 +90,7 @@ def test_preempted_sequences_come_back(name: str) -> None:
 
 
 @TWO_RANKS
-def test_answers_come_back_from_the_pool(name: str) -> None:
+def test_answers_come_back_from_the_pool(name):
     """The host's own cache holds prompts only here; the pool has all full blocks, on the ranks that computed them."""
     with opened_pool(dealt(name, async_scheduling=False)) as config, Engine(config) as engine:
         first = engine.submit([9] * 50, 60)
@@ -103,7 +102,7 @@ def test_answers_come_back_from_the_pool(name: str) -> None:
         assert_right_so_far(engine)
 
 
-def test_a_whole_prompt_found_is_computed_from_its_last_block_on() -> None:
+def test_a_whole_prompt_found_is_computed_from_its_last_block_on():
     """Something must be left to compute: the host takes a block from the rank that has the last one."""
     with opened_pool(dealt("cp2", async_scheduling=False)) as config, Engine(config) as engine:
         for _ in range(2):
@@ -117,7 +116,7 @@ def test_a_whole_prompt_found_is_computed_from_its_last_block_on() -> None:
         assert_right_so_far(engine)
 
 
-def test_a_run_repeats() -> None:
+def test_a_run_repeats():
     """The same configuration, the same counters."""
     config = dealt("cp2", async_scheduling=True)
     assert counts(run_with_pool(config)) == counts(run_with_pool(config))
@@ -125,9 +124,7 @@ def test_a_run_repeats() -> None:
 
 @SCHEDULING
 @TWO_RANKS
-def test_taking_all_blocks_for_own_ones_serves_wrong_blocks(
-    monkeypatch: pytest.MonkeyPatch, name: str, async_scheduling: bool
-) -> None:
+def test_taking_all_blocks_for_own_ones_serves_wrong_blocks(monkeypatch, name, async_scheduling):
     """A rank's table read as if it held the sequence's first blocks."""
     monkeypatch.setattr(BlockShare, "indexes", lambda self, prompt, count: np.arange(count, dtype=np.int64))
     result = run_with_pool(dealt(name, async_scheduling=async_scheduling))
@@ -137,13 +134,11 @@ def test_taking_all_blocks_for_own_ones_serves_wrong_blocks(
 
 @SCHEDULING
 @TWO_RANKS
-def test_believing_promises_serves_wrong_blocks(
-    monkeypatch: pytest.MonkeyPatch, name: str, async_scheduling: bool
-) -> None:
+def test_believing_promises_serves_wrong_blocks(monkeypatch, name, async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
     lower_hits = step_view.lower_hits
 
-    def believe(metadata: Any, inputs: Any, lengths: Any, *more: Any) -> None:
+    def believe(metadata, inputs, lengths, *more):
         promised = metadata.remote_computed_blocks
         lower_hits(metadata, inputs, lengths if promised is None else promised.sum(axis=1), *more)
 
@@ -156,7 +151,7 @@ def test_believing_promises_serves_wrong_blocks(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_oracle_sees_damage_on_each_rank(rank: int) -> None:
+def test_oracle_sees_damage_on_each_rank(rank):
     """A rank whose cache was wiped between two batches."""
     with Engine(dealt("cp2", async_scheduling=False).engine) as engine:
         engine.submit([9] * 60, 8)
@@ -172,7 +167,7 @@ def test_oracle_sees_damage_on_each_rank(rank: int) -> None:
     ("tokens", "owners"),
     [(10, [0]), (40, [0, 1, 2]), (64, [0, 1, 2, 2]), (70, [0, 1, 2, 0, 2]), (112, [0, 1, 2, 0, 1, 2, 2])],
 )
-def test_the_last_block_goes_to_the_last_rank(tokens: int, owners: list[int]) -> None:
+def test_the_last_block_goes_to_the_last_rank(tokens, owners):
     """As soon as every rank has one; answers go on from there."""
     manager = DealtBlockManager(3, 8, 16)
     table = manager.allocate(list(range(tokens)))
@@ -195,7 +190,7 @@ def test_the_last_block_goes_to_the_last_rank(tokens: int, owners: list[int]) ->
         ({"cp": 2, "block_size": 6}, "a multiple of 2"),
     ],
 )
-def test_what_cannot_be_dealt_out_is_refused(wrong: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_dealt_out_is_refused(wrong, why):
     """At construction, with the reason."""
     with pytest.raises(ValueError, match=why):
         EngineConfig(**wrong)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from mindie_kvpool_plugin.simulator import recovery
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
-from mindie_kvpool_plugin.simulator.run import Result, RunConfig, run_with_pool, run_without_pool
+from mindie_kvpool_plugin.simulator.run import RunConfig, run_with_pool, run_without_pool
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from mindie_kvpool_plugin.simulator.worker import Worker
 from tests.walks.conftest import assert_right
@@ -45,12 +44,12 @@ CASES = [
 ]
 
 
-def in_mode(name: str, **engine: Any) -> RunConfig:
+def in_mode(name, **engine):
     mode = MODES[name]
     return dataclasses.replace(mode, engine=dataclasses.replace(mode.engine, **engine))
 
 
-def assert_happened(name: str, result: Result) -> None:
+def assert_happened(name, result):
     if name == "n":
         assert result.copied_blocks > 0
         assert result.aborted < result.requests / 2
@@ -65,7 +64,7 @@ def assert_happened(name: str, result: Result) -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
 @pytest.mark.parametrize(("name", "async_scheduling"), CASES)
-def test_mode_is_right_with_a_pool(name: str, async_scheduling: bool, async_write: bool, tp: int) -> None:
+def test_mode_is_right_with_a_pool(name, async_scheduling, async_write, tp):
     """Nothing wrong is read or answered, nothing is lost, and the pool is of use."""
     result = run_with_pool(in_mode(name, async_scheduling=async_scheduling, async_write=async_write, tp=tp))
     assert_right(result)
@@ -76,7 +75,7 @@ def test_mode_is_right_with_a_pool(name: str, async_scheduling: bool, async_writ
 
 
 @pytest.mark.parametrize(("name", "async_scheduling"), CASES)
-def test_mode_is_right_without_a_pool(name: str, async_scheduling: bool) -> None:
+def test_mode_is_right_without_a_pool(name, async_scheduling):
     """The simulated host does nothing wrong by itself."""
     result = run_without_pool(in_mode(name, async_scheduling=async_scheduling))
     assert_right(result)
@@ -84,7 +83,7 @@ def test_mode_is_right_without_a_pool(name: str, async_scheduling: bool) -> None
 
 
 @pytest.mark.parametrize(("name", "async_scheduling"), CASES)
-def test_mode_is_right_with_a_slow_pool(monkeypatch: pytest.MonkeyPatch, name: str, async_scheduling: bool) -> None:
+def test_mode_is_right_with_a_slow_pool(monkeypatch, name, async_scheduling):
     """Spills are queued when the host writes."""
     slow_down(monkeypatch)
     result = run_with_pool(in_mode(name, async_scheduling=async_scheduling, async_write=True))
@@ -93,9 +92,7 @@ def test_mode_is_right_with_a_slow_pool(monkeypatch: pytest.MonkeyPatch, name: s
 
 
 @pytest.mark.parametrize(("name", "async_scheduling"), [("n", False), ("swap", False), ("swap", True)])
-def test_writes_nobody_hears_of_serve_wrong_blocks(
-    monkeypatch: pytest.MonkeyPatch, name: str, async_scheduling: bool
-) -> None:
+def test_writes_nobody_hears_of_serve_wrong_blocks(monkeypatch, name, async_scheduling):
     """The same runs without the seam."""
     slow_down(monkeypatch)
     monkeypatch.setattr(KvPoolPlugin, "blocks_overwritten", lambda self, find_blocks: None)
@@ -106,7 +103,7 @@ def test_writes_nobody_hears_of_serve_wrong_blocks(
 
 
 @pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
-def test_repair_nobody_hears_of_serves_wrong_blocks(monkeypatch: pytest.MonkeyPatch, async_write: bool) -> None:
+def test_repair_nobody_hears_of_serves_wrong_blocks(monkeypatch, async_write):
     """What the device was believed to hold is gone."""
     monkeypatch.setattr(KvPoolPlugin, "device_closing", lambda self: None)
     monkeypatch.setattr(KvPoolPlugin, "contexts_reset", lambda self: None)
@@ -117,7 +114,7 @@ def test_repair_nobody_hears_of_serves_wrong_blocks(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["n", "swap"])
-def test_oracle_sees_block_operations_that_were_not_done(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_oracle_sees_block_operations_that_were_not_done(monkeypatch, name):
     """Copies and swaps that the scheduler ordered and no device carried out."""
     monkeypatch.setattr(Worker, "move_blocks", lambda self, copies, swaps: self.call(lambda: None))
     result = run_without_pool(in_mode(name))
@@ -126,7 +123,7 @@ def test_oracle_sees_block_operations_that_were_not_done(monkeypatch: pytest.Mon
     assert result.wrong_answers > 0
 
 
-def test_oracle_sees_a_scheduler_that_trusts_a_repaired_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oracle_sees_a_scheduler_that_trusts_a_repaired_device(monkeypatch):
     """The blocks it counts as computed were lost."""
     monkeypatch.setattr(BlockManager, "clear", keep_after_start())
     result = run_without_pool(in_mode("recovery"))
@@ -134,30 +131,30 @@ def test_oracle_sees_a_scheduler_that_trusts_a_repaired_device(monkeypatch: pyte
     assert result.corruptions > 0
 
 
-def test_memory_is_lost_in_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_lost_in_a_repair(monkeypatch):
     """Every rank's cache is zeroed before its device is initialised again."""
-    wiped: list[Worker] = []
+    wiped = []
     wipe = recovery.wipe
     monkeypatch.setattr(recovery, "wipe", lambda worker: wiped.append(worker) or wipe(worker))
     assert run_without_pool(in_mode("recovery", tp=2)).recoveries == 1
     assert len(set(wiped)) == 2
 
 
-def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_down(monkeypatch):
     put = LocalDram.put
 
-    def slow_put(pool: LocalDram, *args: Any) -> list[bool]:
+    def slow_put(pool, *args):
         time.sleep(PUT_S)
         return put(pool, *args)
 
     monkeypatch.setattr(LocalDram, "put", slow_put)
 
 
-def keep_after_start() -> Any:
+def keep_after_start():
     """``BlockManager.clear`` for its construction only."""
     clear = BlockManager.clear
 
-    def once(manager: BlockManager) -> None:
+    def once(manager):
         if not hasattr(manager, "_free"):
             clear(manager)
 

@@ -18,7 +18,7 @@ modes = pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", 
 @modes
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("after", range(1, 6))
-def test_engine_serves_again_after_a_device_fault(async_scheduling: bool, tp: int, after: int) -> None:
+def test_engine_serves_again_after_a_device_fault(async_scheduling, tp, after):
     """All requests end; new ones are answered right, whatever was in flight."""
     config = EngineConfig(async_scheduling=async_scheduling, tp=tp, max_seq_len=128)
     with Engine(config) as engine:
@@ -42,7 +42,7 @@ def test_engine_serves_again_after_a_device_fault(async_scheduling: bool, tp: in
 
 
 @modes
-def test_commands_between_batches_leave_nothing_behind(async_scheduling: bool) -> None:
+def test_commands_between_batches_leave_nothing_behind(async_scheduling):
     """Without a failed batch: the last answer of the time before is not taken for one of the next batch."""
     with Engine(EngineConfig(async_scheduling=async_scheduling)) as engine:
         engine.submit(PROMPT, 5)
@@ -57,14 +57,12 @@ def test_commands_between_batches_leave_nothing_behind(async_scheduling: bool) -
 
 
 @modes
-def test_commands_come_in_the_hosts_order_and_on_its_threads(
-    monkeypatch: pytest.MonkeyPatch, async_scheduling: bool
-) -> None:
+def test_commands_come_in_the_hosts_order_and_on_its_threads(monkeypatch, async_scheduling):
     """Pause on the command thread, initialisation and start on the inference thread."""
-    said: list[tuple[str, str]] = []
+    said = []
     recover = Worker.recover
 
-    def noted(worker: Worker, command: str) -> None:
+    def noted(worker, command):
         said.append((command, threading.current_thread().name))
         recover(worker, command)
 
@@ -81,7 +79,7 @@ def test_commands_come_in_the_hosts_order_and_on_its_threads(
     ]
 
 
-def test_memory_is_zero_and_nothing_is_cached_afterwards() -> None:
+def test_memory_is_zero_and_nothing_is_cached_afterwards():
     """What the device held is lost."""
     with Engine(EngineConfig()) as engine:
         engine.submit(PROMPT, 5)
@@ -96,7 +94,7 @@ def test_memory_is_zero_and_nothing_is_cached_afterwards() -> None:
         assert not any(tensor.any() for layer in engine.kv_cache() for tensor in layer)
 
 
-def test_groups_and_swapped_requests_end_too() -> None:
+def test_groups_and_swapped_requests_end_too():
     """Blocks on both sides come back."""
     with Engine(EngineConfig()) as engine:
         engine.submit(PROMPT, 20, n=3)
@@ -115,7 +113,7 @@ def test_groups_and_swapped_requests_end_too() -> None:
         assert (engine.recoveries, engine.leaked_blocks, len(engine.done)) == (1, 0, 2)
 
 
-def test_other_failures_are_not_repaired(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_are_not_repaired(monkeypatch):
     """A mistake of a plugin, say, stops the engine as before."""
     with Engine(EngineConfig()) as engine:
         monkeypatch.setattr(engine.workers[0].generator.plugin_manager, "preprocess", _fail)
@@ -125,11 +123,11 @@ def test_other_failures_are_not_repaired(monkeypatch: pytest.MonkeyPatch) -> Non
         assert engine.recoveries == 0
 
 
-def _fail(*_: object, **__: object) -> None:
+def _fail(*_, **__):
     raise ZeroDivisionError
 
 
-def test_unknown_command_fails() -> None:
+def test_unknown_command_fails():
     """With its name."""
     with Engine(EngineConfig()) as engine, pytest.raises(RuntimeError, match="CMD_DANCE"):
         engine.workers[0].recover("CMD_DANCE")

@@ -12,7 +12,7 @@ from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.metadata import batch_metadata
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, reference_answer
-from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request
+from mindie_kvpool_plugin.simulator.requests import Limits, Request
 from mindie_kvpool_plugin.simulator.run import wrong_answers
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 from mindie_kvpool_plugin.simulator.sequence_groups import make_children
@@ -21,13 +21,13 @@ A, B = [1, 2, 3, 4], [5, 6, 7, 8]
 PROMPT = list(range(10, 31))
 
 
-def _group(prompt: list[int], best_of: int, max_tokens: int = 8) -> Request:
+def _group(prompt, best_of, max_tokens=8):
     request = Request(1, prompt, max_tokens, n=best_of)
     make_children(request, best_of, itertools.count(2))
     return request
 
 
-def _prefilled(scheduler: Scheduler, request: Request) -> None:
+def _prefilled(scheduler, request):
     """Prefill it; sequence i answers 100 + i."""
     scheduler.submit(request)
     batch = scheduler.schedule()
@@ -38,13 +38,13 @@ def _prefilled(scheduler: Scheduler, request: Request) -> None:
     scheduler.take(ids, [100 + sequence_id for sequence_id in ids], [0] * len(ids))
 
 
-def _next(scheduler: Scheduler) -> Batch:
+def _next(scheduler):
     batch = scheduler.schedule()
     assert batch is not None
     return batch
 
 
-def test_children_share_full_blocks_and_copy_the_last() -> None:
+def test_children_share_full_blocks_and_copy_the_last():
     """``[0, 1]`` are full; each child gets a block of its own for the third and copies the parent's into it."""
     scheduler, request = Scheduler(BlockManager(8, 4), Limits()), _group([*A, *B, 9], 3)
     _prefilled(scheduler, request)
@@ -58,7 +58,7 @@ def test_children_share_full_blocks_and_copy_the_last() -> None:
     scheduler.manager.check_integrity()
 
 
-def test_children_of_full_blocks_only_copy_nothing() -> None:
+def test_children_of_full_blocks_only_copy_nothing():
     """Their own token begins a block of its own."""
     scheduler, request = Scheduler(BlockManager(8, 4), Limits()), _group([*A, *B], 2)
     _prefilled(scheduler, request)
@@ -67,14 +67,14 @@ def test_children_of_full_blocks_only_copy_nothing() -> None:
     assert [sequence.blocks.block_ids for sequence in batch.sequences] == [[0, 1, 2], [0, 1, 3]]
 
 
-def test_children_copy_every_block_when_nothing_is_cached() -> None:
+def test_children_copy_every_block_when_nothing_is_cached():
     """Without prefix_cache no block is found."""
     scheduler, request = Scheduler(BlockManager(8, 4, caching=False), Limits()), _group([*A, 9], 2)
     _prefilled(scheduler, request)
     assert _next(scheduler).copies == [(0, 2), (1, 3)]
 
 
-def test_blocks_are_copied_once() -> None:
+def test_blocks_are_copied_once():
     """The second decode batch finds them in place."""
     scheduler, request = Scheduler(BlockManager(8, 4), Limits()), _group([*A, 9], 2)
     _prefilled(scheduler, request)
@@ -83,7 +83,7 @@ def test_blocks_are_copied_once() -> None:
     assert _next(scheduler).copies == []
 
 
-def test_group_that_does_not_fit_is_aborted_and_leaves_nothing() -> None:
+def test_group_that_does_not_fit_is_aborted_and_leaves_nothing():
     """Three blocks for the parent, one for the first child, none for the second."""
     scheduler, request = Scheduler(BlockManager(4, 4), Limits()), _group([*A, *B, 9], 3)
     _prefilled(scheduler, request)
@@ -99,7 +99,7 @@ def test_group_that_does_not_fit_is_aborted_and_leaves_nothing() -> None:
     scheduler.manager.check_integrity()
 
 
-def test_block_of_a_child_that_never_ran_is_not_found() -> None:
+def test_block_of_a_child_that_never_ran_is_not_found():
     """It was full and named, but nobody filled it."""
     scheduler, request = Scheduler(BlockManager(4, 4), Limits()), _group([*A, 5, 6, 7], 4)
     _prefilled(scheduler, request)
@@ -109,7 +109,7 @@ def test_block_of_a_child_that_never_ran_is_not_found() -> None:
     assert scheduler.manager.num_computed(table) == 1
 
 
-def test_sequences_end_one_by_one() -> None:
+def test_sequences_end_one_by_one():
     """Each gives its blocks back at the turn after its end; the request ends with the last."""
     scheduler, request = Scheduler(BlockManager(8, 4), Limits()), _group([*A, 9], 2)
     _prefilled(scheduler, request)
@@ -127,7 +127,7 @@ def test_sequences_end_one_by_one() -> None:
     assert (request.state, scheduler.manager.num_free) == ("finished", 8)
 
 
-def test_metadata_has_a_row_per_sequence() -> None:
+def test_metadata_has_a_row_per_sequence():
     """Ids and limits per sequence, the host's lists per request; what is asked for is told with the prefill."""
     with Engine(EngineConfig(block_size=4)) as engine:
         request = engine.submit(PROMPT, 8, n=2, best_of=3)
@@ -152,7 +152,7 @@ def test_metadata_has_a_row_per_sequence() -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_samples_differ_and_each_is_right(tp: int) -> None:
+def test_samples_differ_and_each_is_right(tp):
     """No two draw the same first token; all are what the oracle expects of them."""
     with Engine(EngineConfig(tp=tp, hbm_blocks=32)) as engine:
         request = engine.submit(PROMPT, 12, n=2, best_of=4)
@@ -165,7 +165,7 @@ def test_samples_differ_and_each_is_right(tp: int) -> None:
         assert (engine.oracle.corruptions, engine.oracle.input_errors, engine.leaked_blocks) == (0, 0, 0)
 
 
-def test_sample_does_not_depend_on_company() -> None:
+def test_sample_does_not_depend_on_company():
     """Alone or among others, and whatever its sequence id: a sample answers the same."""
     answers = []
     for others in (0, 3):
@@ -178,7 +178,7 @@ def test_sample_does_not_depend_on_company() -> None:
     assert answers[0] == answers[1]
 
 
-def test_samples_end_independently() -> None:
+def test_samples_end_independently():
     """With EOS tokens in the vocabulary their lengths differ."""
     with Engine(EngineConfig(shape=ModelShape(eos_every=12))) as engine:
         request = engine.submit(PROMPT, 40, n=4)
@@ -191,7 +191,7 @@ def test_samples_end_independently() -> None:
         assert engine.leaked_blocks == 0
 
 
-def test_wrong_sample_is_told_from_a_right_one() -> None:
+def test_wrong_sample_is_told_from_a_right_one():
     """A child that answers as its parent, or stops too early, is wrong."""
     request = _group(PROMPT, 2)
     shape = ModelShape()
@@ -205,7 +205,7 @@ def test_wrong_sample_is_told_from_a_right_one() -> None:
     assert wrong_answers(request, shape) == 1
 
 
-def test_damage_to_a_childs_copy_is_the_childs() -> None:
+def test_damage_to_a_childs_copy_is_the_childs():
     """Only who attended to the wrong bytes answers wrongly."""
     with Engine(EngineConfig()) as engine:
         request = engine.submit(PROMPT, 8, n=2)
@@ -223,7 +223,7 @@ def test_damage_to_a_childs_copy_is_the_childs() -> None:
         assert child.answer != right[1]
 
 
-def test_aborted_group_is_forgotten_by_the_workers() -> None:
+def test_aborted_group_is_forgotten_by_the_workers():
     """All its sequences' contexts are given back."""
     with Engine(EngineConfig()) as engine:
         request = engine.submit(PROMPT, 30, n=3)
@@ -248,13 +248,13 @@ def test_aborted_group_is_forgotten_by_the_workers() -> None:
         ({}, {"n": 2, "adapter": "a"}, "adapter"),
     ],
 )
-def test_group_the_host_does_not_take_is_refused(config: dict, arguments: dict, words: str) -> None:
+def test_group_the_host_does_not_take_is_refused(config, arguments, words):
     """With the reason."""
     with Engine(EngineConfig(**config)) as engine, pytest.raises(ValueError, match=words):
         engine.submit(PROMPT, 8, **arguments)
 
 
-def test_forked_context_begins_as_its_parents() -> None:
+def test_forked_context_begins_as_its_parents():
     """The child's handle has the parent's tokens and length, and goes on by itself."""
     with Engine(EngineConfig()) as engine:
         engine.submit(PROMPT, 8, n=2)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-
 import pytest
 
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager, OutOfBlocksError
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
-from mindie_kvpool_plugin.simulator.requests import SWAP_IN, SWAP_OUT, Batch, BlockPair, Limits, Request, SwapDecision
+from mindie_kvpool_plugin.simulator.requests import SWAP_IN, SWAP_OUT, Limits, Request
 from mindie_kvpool_plugin.simulator.run import wrong_answers
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 from mindie_kvpool_plugin.simulator.swapping import Swapper
@@ -18,12 +16,12 @@ A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]
 PROMPT = list(range(10, 40))
 
 
-def _scheduler(device: int = 4, host: int = 4, per_turn: int = 1) -> Scheduler:
+def _scheduler(device=4, host=4, per_turn=1):
     manager = BlockManager(device, 4)
     return Scheduler(manager, Limits(), swapper=Swapper(manager, BlockManager(host, 4), per_turn))
 
 
-def _turn(scheduler: Scheduler, token: int = 50, ends: int = 0) -> Batch:
+def _turn(scheduler, token=50, ends=0):
     """Schedule, run and answer a batch; sequence ``ends`` is over."""
     scheduler.reclaim()
     batch = scheduler.schedule()
@@ -36,7 +34,7 @@ def _turn(scheduler: Scheduler, token: int = 50, ends: int = 0) -> Batch:
     return batch
 
 
-def _short_of_blocks(scheduler: Scheduler) -> tuple[Request, Request]:
+def _short_of_blocks(scheduler):
     """Two requests that fill the device; both need one more block now."""
     requests = Request(1, [*A, *B], 20), Request(2, [*A, *C], 20)
     for request in requests:
@@ -45,7 +43,7 @@ def _short_of_blocks(scheduler: Scheduler) -> tuple[Request, Request]:
     return requests
 
 
-def test_younger_request_goes_to_host_memory_and_comes_back() -> None:
+def test_younger_request_goes_to_host_memory_and_comes_back():
     """``[0, 2]``, of which the other has ``[0]`` too, go out to ``[0, 1]`` and back in."""
     scheduler = _scheduler()
     older, younger = _short_of_blocks(scheduler)
@@ -66,7 +64,7 @@ def test_younger_request_goes_to_host_memory_and_comes_back() -> None:
     assert scheduler.swapper.host.num_free == 4
 
 
-def test_nothing_is_prefilled_while_something_is_swapped_out() -> None:
+def test_nothing_is_prefilled_while_something_is_swapped_out():
     """A new request waits although it would fit."""
     scheduler = _scheduler(device=6, host=6)
     _short_of_blocks(scheduler)
@@ -77,7 +75,7 @@ def test_nothing_is_prefilled_while_something_is_swapped_out() -> None:
     assert not _turn(scheduler).is_prefill
 
 
-def test_full_host_memory_means_computing_again() -> None:
+def test_full_host_memory_means_computing_again():
     """One host block is not enough: the request is prefilled again."""
     scheduler = _scheduler(host=1)
     _, younger = _short_of_blocks(scheduler)
@@ -88,7 +86,7 @@ def test_full_host_memory_means_computing_again() -> None:
     assert scheduler.swapper.blocks_out == 0
 
 
-def test_limit_of_a_turn_is_kept() -> None:
+def test_limit_of_a_turn_is_kept():
     """The second request that has to make room in one turn is computed again."""
     scheduler = _scheduler(device=6, host=12)
     for sequence_id in (1, 2, 3):
@@ -101,7 +99,7 @@ def test_limit_of_a_turn_is_kept() -> None:
     assert [request.state for request in running] == ["running", "waiting", "swapped"]
 
 
-def test_swapped_request_can_be_aborted() -> None:
+def test_swapped_request_can_be_aborted():
     """Its host blocks come back, and the workers are told."""
     scheduler = _scheduler()
     _, younger = _short_of_blocks(scheduler)
@@ -114,7 +112,7 @@ def test_swapped_request_can_be_aborted() -> None:
     assert not scheduler.swapper.waiting
 
 
-def test_request_that_fits_nowhere_is_an_error() -> None:
+def test_request_that_fits_nowhere_is_an_error():
     """The host would lose the block operations of a batch without sequences."""
     scheduler = _scheduler(device=3)
     scheduler.submit(Request(1, [*A, *B], 20))
@@ -124,7 +122,7 @@ def test_request_that_fits_nowhere_is_an_error() -> None:
         _turn(scheduler)
 
 
-def test_swaps_need_host_blocks() -> None:
+def test_swaps_need_host_blocks():
     """As the host's configuration does."""
     with pytest.raises(ValueError, match="cpu_blocks"):
         EngineConfig(max_preempt_count=1)
@@ -133,9 +131,7 @@ def test_swaps_need_host_blocks() -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("cpu_blocks", [64, 9], ids=["all-swapped", "some-recomputed"])
-def test_swapped_requests_answer_right(
-    monkeypatch: pytest.MonkeyPatch, tp: int, async_scheduling: bool, cpu_blocks: int
-) -> None:
+def test_swapped_requests_answer_right(monkeypatch, tp, async_scheduling, cpu_blocks):
     """The bytes come back with them, to other blocks of the device."""
     swaps = noted_swaps(monkeypatch)
     config = EngineConfig(
@@ -152,7 +148,7 @@ def test_swapped_requests_answer_right(
         assert (engine.oracle.corruptions, engine.oracle.input_errors, engine.leaked_blocks) == (0, 0, 0)
 
 
-def test_workers_keep_the_context_of_a_swapped_request() -> None:
+def test_workers_keep_the_context_of_a_swapped_request():
     """Nothing but ``swap`` and the tables tells them of it."""
     with Engine(EngineConfig(hbm_blocks=8, max_preempt_count=1, cpu_blocks=32)) as engine:
         for first in range(2):
@@ -165,11 +161,11 @@ def test_workers_keep_the_context_of_a_swapped_request() -> None:
         assert len(engine.done) == 2
 
 
-def noted_swaps(monkeypatch: pytest.MonkeyPatch) -> list[SwapDecision]:
-    swaps: list[SwapDecision] = []
+def noted_swaps(monkeypatch):
+    swaps = []
     move = Worker.move_blocks
 
-    def noted(worker: Worker, copies: list[BlockPair], decisions: list[SwapDecision]) -> Future[None]:
+    def noted(worker, copies, decisions):
         swaps.extend(decisions)
         return move(worker, copies, decisions)
 

@@ -11,7 +11,7 @@ from mindie_kvpool_plugin.pools.base import Answers
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool, State
 from mindie_kvpool_plugin.pools.memcache import codes
 from tests.conftest import CAPACITY_BYTES, Memory
-from tests.memcache_standin import G2H, G2L, H2G, L2G, MetaService, loaded
+from tests.memcache_standin import G2H, G2L, H2G, L2G, loaded
 
 
 @pytest.mark.parametrize(
@@ -30,13 +30,13 @@ from tests.memcache_standin import G2H, G2L, H2G, L2G, MetaService, loaded
         ([-4711], 0, "-4711"),
     ],
 )
-def test_trouble_is_what_says_something_about_the_pool(answers: list[int], good: int, expected: str | None) -> None:
+def test_trouble_is_what_says_something_about_the_pool(answers, good, expected):
     """Misses, other sizes and a full pool are ordinary; a service that is gone is not."""
     found = codes.trouble(answers, good)
     assert found is expected if expected is None else expected in (found or "")
 
 
-def test_keys_of_a_wrong_length_fail_alone(open_memcache) -> None:
+def test_keys_of_a_wrong_length_fail_alone(open_memcache):
     """One key that MemCache refuses would fail the whole call; the length counts in bytes."""
     pool, source, target = open_memcache(), Memory(5).fill(1), Memory(5)
     keys = ["x" * 256, "x" * 257, "good", "", "\u00e4" * 129]
@@ -47,7 +47,7 @@ def test_keys_of_a_wrong_length_fail_alone(open_memcache) -> None:
     assert np.array_equal(target.bytes[[0, 2]], source.bytes[[0, 2]])
 
 
-def test_host_memory_is_copied_in_the_hosts_directions(open_memcache) -> None:
+def test_host_memory_is_copied_in_the_hosts_directions(open_memcache):
     """3 and 2: what staging buffers and a cache in host memory need."""
     pool, memory = open_memcache(), Memory(2).fill(2)
     pool.register([Region(memory.bytes.ctypes.data, memory.bytes.nbytes)])
@@ -56,7 +56,7 @@ def test_host_memory_is_copied_in_the_hosts_directions(open_memcache) -> None:
     assert loaded().calls == [("put", H2G), ("get", G2H)]
 
 
-def test_device_memory_is_copied_in_the_devices_directions(open_memcache) -> None:
+def test_device_memory_is_copied_in_the_devices_directions(open_memcache):
     """0 and 1 for regions that are an NPU's, whatever else is registered."""
     pool, device, host = open_memcache(), Memory(2).fill(3), Memory(2).fill(4)
     for memory, is_device in ((host, False), (device, True)):
@@ -69,7 +69,7 @@ def test_device_memory_is_copied_in_the_devices_directions(open_memcache) -> Non
     assert loaded().calls == [("put", L2G), ("put", H2G), ("get", G2L)]
 
 
-def test_memory_of_the_other_kind_is_trouble(open_memcache) -> None:
+def test_memory_of_the_other_kind_is_trouble(open_memcache):
     """What MemCache refuses for its direction fails call by call: the breaker must hear of it."""
     pool, memory = open_memcache(), Memory(1).fill(5)
     loaded().device.append((memory.bytes.ctypes.data, memory.bytes.ctypes.data + memory.bytes.nbytes))
@@ -79,13 +79,13 @@ def test_memory_of_the_other_kind_is_trouble(open_memcache) -> None:
     assert "direction" in (answers.trouble or "")
 
 
-def test_full_pool_is_no_trouble(open_memcache) -> None:
+def test_full_pool_is_no_trouble(open_memcache):
     """A block that can never fit is a put that failed, and nothing more."""
     answers = open_memcache().put(["large"], Memory(1, 1, CAPACITY_BYTES + 1).buffers)
     assert (answers, answers.trouble) == ([False], None)
 
 
-def test_breaker_opens_when_the_meta_service_is_killed(open_memcache, service: MetaService) -> None:
+def test_breaker_opens_when_the_meta_service_is_killed(open_memcache, service):
     """All calls answer at once with no, and after three of them the pool is left alone."""
     memory, counters = Memory(1).fill(6), Counters()
     pool = GuardedPool(open_memcache(), "memcache", BreakerPolicy(retry_s=60), counters)
@@ -100,7 +100,7 @@ def test_breaker_opens_when_the_meta_service_is_killed(open_memcache, service: M
     pool.close()
 
 
-def test_closed_pool_calls_nothing(open_memcache) -> None:
+def test_closed_pool_calls_nothing(open_memcache):
     """After close the binding is not called any more, and the client is closed once."""
     pool, memory = open_memcache(), Memory(1).fill(7)
     pool.close()
@@ -111,7 +111,7 @@ def test_closed_pool_calls_nothing(open_memcache) -> None:
     assert loaded().closes == 1
 
 
-def test_client_lives_until_its_last_pool_closes(open_memcache) -> None:
+def test_client_lives_until_its_last_pool_closes(open_memcache):
     """MemCache has one client per process: closing one pool must not close the other's."""
     first, second, memory = open_memcache(), open_memcache("scheduler"), Memory(1).fill(8)
     first.put(["a"], memory.buffers)

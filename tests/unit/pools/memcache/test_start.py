@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import types
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +14,17 @@ from mindie_kvpool_plugin.errors import ConfigError, PoolError
 from mindie_kvpool_plugin.options.memcache import local_config
 from mindie_kvpool_plugin.pools.memcache import start
 from tests.conftest import free_port
-from tests.memcache_standin import MetaService, loaded
+from tests.memcache_standin import loaded
 
 GIB = 1024**3
 
 
 @pytest.fixture(autouse=True)
-def _nothing_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_stuck(monkeypatch):
     monkeypatch.setattr(start, "_is_stuck", threading.Event())
 
 
-def test_worker_moves_bytes_and_scheduler_only_asks(open_memcache) -> None:
+def test_worker_moves_bytes_and_scheduler_only_asks(open_memcache):
     """A scheduler's client needs no NPU; a worker's is opened on its own."""
     open_memcache("scheduler", device_id=5).close()
     assert loaded().inits == [(5, False)]
@@ -33,15 +32,13 @@ def test_worker_moves_bytes_and_scheduler_only_asks(open_memcache) -> None:
     assert loaded().inits[-1] == (3, True)
 
 
-def test_configuration_is_named_before_the_library_is_loaded(open_memcache, tmp_path: Path) -> None:
+def test_configuration_is_named_before_the_library_is_loaded(open_memcache, tmp_path):
     """MemCache reads the variable once, when its library is loaded."""
     open_memcache()
     assert loaded().config_path == str(tmp_path / "mmc-local.conf")
 
 
-def test_environment_wins_over_the_pool_file(
-    open_memcache, service: MetaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_wins_over_the_pool_file(open_memcache, service, tmp_path, monkeypatch):
     """As for the host's own client: the file that config_path names is not even opened."""
     (tmp_path / "other").mkdir()
     other = service.config(tmp_path / "other")
@@ -50,9 +47,7 @@ def test_environment_wins_over_the_pool_file(
     assert loaded().config_path == str(other)
 
 
-def test_missing_configuration_is_told_by_the_key_that_names_it(
-    open_memcache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_configuration_is_told_by_the_key_that_names_it(open_memcache, tmp_path, monkeypatch):
     """The pool file's key, or the variable."""
     with pytest.raises(ConfigError, match=r"json\.config_path is \".*gone\.conf\".*mmc-local\.conf"):
         open_memcache(config_path=str(tmp_path / "gone.conf"))
@@ -62,7 +57,7 @@ def test_missing_configuration_is_told_by_the_key_that_names_it(
 
 
 @pytest.mark.parametrize("url", ["10.0.0.1:5000", "tcp://10.0.0.1", "tcp://10.0.0.1:0", "tcp://:5000", "tcp://a:99999"])
-def test_address_that_cannot_work_is_refused(open_memcache, tmp_path: Path, url: str) -> None:
+def test_address_that_cannot_work_is_refused(open_memcache, tmp_path, url):
     """File, key, value and form."""
     path = tmp_path / "bad.conf"
     path.write_text(f"# a comment\nock.mmc.meta_service_url = {url}\n", encoding="utf-8")
@@ -70,7 +65,7 @@ def test_address_that_cannot_work_is_refused(open_memcache, tmp_path: Path, url:
         open_memcache(config_path=str(path))
 
 
-def test_local_configuration_has_memcaches_defaults() -> None:
+def test_local_configuration_has_memcaches_defaults():
     """Keys that are left out, units as MemCache takes them."""
     assert local_config("", "x").services == (
         ("ock.mmc.meta_service_url", "127.0.0.1", 5000),
@@ -81,17 +76,17 @@ def test_local_configuration_has_memcaches_defaults() -> None:
     assert local_config(text, "x").size_bytes == 3 * GIB
 
 
-def test_library_that_is_not_installed_is_told_with_the_command(open_memcache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_that_is_not_installed_is_told_with_the_command(open_memcache, monkeypatch):
     """Which package, and how to get it."""
     monkeypatch.setitem(sys.modules, "memcache_hybrid", None)
     with pytest.raises(PoolError, match=r"memcache_hybrid .*pip install 'mindie-kvpool-plugin\[memcache\]'"):
         open_memcache()
 
 
-def test_library_without_its_shared_objects_is_told(open_memcache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_without_its_shared_objects_is_told(open_memcache, monkeypatch):
     """An error of the loader names the library."""
 
-    def broken(name: str) -> object:
+    def broken(name):
         raise OSError(f"libmf_memcache.so of {name}: version GLIBC_2.28 not found")
 
     monkeypatch.setattr(start, "importlib", types.SimpleNamespace(import_module=broken))
@@ -99,7 +94,7 @@ def test_library_without_its_shared_objects_is_told(open_memcache, monkeypatch: 
         open_memcache()
 
 
-def test_library_of_another_version_is_told(open_memcache, service: MetaService) -> None:
+def test_library_of_another_version_is_told(open_memcache, service):
     """A call that is gone is named."""
     open_memcache("scheduler").close()
     with pytest.MonkeyPatch.context() as patch:
@@ -108,7 +103,7 @@ def test_library_of_another_version_is_told(open_memcache, service: MetaService)
             open_memcache()
 
 
-def test_dead_meta_service_is_told_before_init_waits_for_it(open_memcache, service: MetaService) -> None:
+def test_dead_meta_service_is_told_before_init_waits_for_it(open_memcache, service):
     """Address, key and fix, well within 10 s, and the binding was not asked."""
     service.kill()
     began = time.monotonic()
@@ -118,7 +113,7 @@ def test_dead_meta_service_is_told_before_init_waits_for_it(open_memcache, servi
     assert loaded().inits == []
 
 
-def test_config_store_is_probed_too(open_memcache, service: MetaService, tmp_path: Path) -> None:
+def test_config_store_is_probed_too(open_memcache, service, tmp_path):
     """A meta service that answers is not enough: a worker would wait for its config store."""
     port = free_port()
     path = tmp_path / "other.conf"
@@ -128,7 +123,7 @@ def test_config_store_is_probed_too(open_memcache, service: MetaService, tmp_pat
         open_memcache(config_path=str(path))
 
 
-def test_init_that_does_not_return_is_given_up(open_memcache, service: MetaService) -> None:
+def test_init_that_does_not_return_is_given_up(open_memcache, service):
     """Within its bound; a second try in the same process is refused, because the first still runs."""
     open_memcache("scheduler").close()
     loaded().hangs = threading.Event()
@@ -142,9 +137,9 @@ def test_init_that_does_not_return_is_given_up(open_memcache, service: MetaServi
     loaded().hangs.set()
 
 
-def test_time_for_init_grows_with_the_memory_it_takes(open_memcache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_for_init_grows_with_the_memory_it_takes(open_memcache, monkeypatch):
     """A second for every GiB, for a worker only."""
-    budgets: list[float] = []
+    budgets = []
     monkeypatch.setattr(start, "_init", lambda store, setup, budget_s: (budgets.append(budget_s), -1)[1])
     monkeypatch.setattr(start, "ALLOCATED_BYTES_PER_S", 1 << 20)
     for role in ("worker", "scheduler"):
@@ -153,7 +148,7 @@ def test_time_for_init_grows_with_the_memory_it_takes(open_memcache, monkeypatch
     assert budgets == [2 + 32, 2]
 
 
-def test_init_that_fails_is_told_with_its_code(open_memcache, service: MetaService) -> None:
+def test_init_that_fails_is_told_with_its_code(open_memcache, service):
     """Code, device, file and what to look at; the client is closed, so that the next try starts anew."""
     open_memcache("scheduler").close()
     loaded().init_code = -1
@@ -162,7 +157,7 @@ def test_init_that_fails_is_told_with_its_code(open_memcache, service: MetaServi
     assert loaded().closes == 2
 
 
-def test_client_that_claims_success_is_asked_a_question(open_memcache, service: MetaService) -> None:
+def test_client_that_claims_success_is_asked_a_question(open_memcache, service):
     """After a failed init the next one says 0 and connects nothing."""
     open_memcache("scheduler").close()
     loaded().client = service
@@ -171,7 +166,7 @@ def test_client_that_claims_success_is_asked_a_question(open_memcache, service: 
         open_memcache("scheduler")
 
 
-def test_second_client_of_another_kind_is_refused(open_memcache) -> None:
+def test_second_client_of_another_kind_is_refused(open_memcache):
     """MemCache would silently give the first one."""
     pool = open_memcache("scheduler")
     with pytest.raises(PoolError, match=r"MemCache client already .*moves_bytes=False"):

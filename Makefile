@@ -37,6 +37,7 @@ schemas: $(READY)
 # every fault in every mode on both pools, then a real mooncake_master and its clients broken: about ten minutes
 chaos: $(READY)
 	.venv/bin/python -m chaos.fault_matrix
+	.venv/bin/python -m chaos.mode_sweep
 	.venv/bin/python -m chaos.scenarios
 
 # 200,000 small requests: memory, threads, files and shared segments stay flat

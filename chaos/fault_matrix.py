@@ -9,28 +9,22 @@ went wrong.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import faulthandler
 import itertools
-import logging
-import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TextIO
 
 from rich.console import Console
 from rich.table import Table
 
-from mindie_kvpool_plugin.observability.log import logger
+from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.requests import Limits
-from mindie_kvpool_plugin.simulator.run import PoolName, RunConfig, run_with_pool
+from mindie_kvpool_plugin.simulator.run import PoolName, RunConfig
 from mindie_kvpool_plugin.simulator.traffic import Traffic, few_shot
 
 FAULTS = {
@@ -60,11 +54,7 @@ EXAMPLES = 24
 EXAMPLE_TOKENS = 256
 HBM_BLOCKS = 300
 REPEATED_AFTER = 13
-MEMBERS = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
-CELL_TIMEOUT_S = 300.0
 WIDTH = 140  # of the table in a file
-
-_stacks: TextIO | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +82,6 @@ class Cell:
         return f"{self.fault}, {scheduling} scheduling, {write} write, tp {self.tp}, {self.pool}"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a cell did.
-
-    Attributes:
-        cell: the run.
-        reloaded: blocks that arrived from the pool, all ranks.
-        recomputed: promised blocks that were computed after all, all ranks.
-        faults: injected faults that really happened.
-        wrong: corruptions, wrong answers, leaked blocks, caught errors in hooks.
-        exception: why the engine stopped, if it did.
-        seconds: the whole cell.
-    """
-
-    cell: Cell
-    reloaded: int = 0
-    recomputed: int = 0
-    faults: int = 0
-    wrong: tuple[int, ...] = (0, 0, 0, 0)
-    exception: str = ""
-    seconds: float = 0.0
-
-    @property
-    def is_right(self) -> bool:
-        """Nothing went wrong and the fault was there."""
-        return not self.exception and not any(self.wrong) and self.faults > 0
-
-
 def all_cells(requests: int, mooncake_requests: int) -> list[Cell]:
     """The whole matrix: "one rank" needs several."""
     cells = []
@@ -142,7 +104,6 @@ def slice_of_cells(requests: int) -> list[Cell]:
 
 def run_cell(cell: Cell) -> Outcome:
     """Run it, in this process."""
-    began = time.monotonic()
     config = RunConfig(
         EngineConfig(
             shape=SHAPE,
@@ -164,19 +125,7 @@ def run_cell(cell: Cell) -> Outcome:
         pool_blocks=20_000,
         faults=parse_spec(FAULTS[cell.fault]),
     )
-    with _quiet(), _bounded():
-        try:
-            result = run_with_pool(config)
-        except Exception as error:  # noqa: BLE001 - an engine that stopped is a finding, not the end of the matrix
-            return Outcome(cell, exception=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
-    return Outcome(
-        cell,
-        result.reloaded_blocks,
-        result.recomputed_blocks,
-        sum(result.faults.values()),
-        tuple(getattr(result, member) for member in MEMBERS),
-        seconds=time.monotonic() - began,
-    )
+    return run_config(cell, config)
 
 
 def _with_repeats(traffic: Traffic) -> Traffic:
@@ -187,79 +136,22 @@ def _with_repeats(traffic: Traffic) -> Traffic:
     return Traffic(prompts)
 
 
-def run_cells(cells: Sequence[Cell], jobs: int) -> Iterator[Outcome]:
-    """Run them, ``jobs`` at a time, in processes that run many; one that dies or hangs ends the matrix as failed."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_hush) as pool:
-        futures = {pool.submit(run_cell, cell): cell for cell in cells}
-        for future in as_completed(futures):
-            try:
-                yield future.result()
-            except Exception as error:  # noqa: BLE001 - the process died
-                yield Outcome(futures[future], exception=f"the process ended: {error}")
-
-
 def table_of(outcomes: Iterable[Outcome]) -> Table:
     """One line per fault and pool, and the sum."""
     table = Table(title="Faults injected into the pool; blocks count per rank", title_justify="left")
     table.add_column("fault")
     table.add_column("pool")
-    for heading in (
-        "cells",
-        "reloaded",
-        "recomputed",
-        "faults",
-        "corrupt",
-        "wrong",
-        "leaked",
-        "hook errors",
-        "stopped",
-    ):
+    for heading in HEADINGS:
         table.add_column(heading, justify="right")
     found = list(outcomes)
     for pool in ("local_dram", "mooncake"):
         for fault in FAULTS:
             rows = [outcome for outcome in found if (outcome.cell.fault, outcome.cell.pool) == (fault, pool)]
             if rows:
-                table.add_row(fault, pool, *_sums(rows))
+                table.add_row(fault, pool, *sums(rows))
     table.add_section()
-    table.add_row("all", "", *_sums(found))
+    table.add_row("all", "", *sums(found))
     return table
-
-
-def _sums(outcomes: list[Outcome]) -> list[str]:
-    wrong = [sum(column) for column in zip(*(outcome.wrong for outcome in outcomes), strict=True)]
-    stopped = sum(bool(outcome.exception) for outcome in outcomes)
-    sums = [sum(getattr(outcome, name) for outcome in outcomes) for name in ("reloaded", "recomputed", "faults")]
-    return [f"{value:,}" for value in (len(outcomes), *sums, *wrong, stopped)]
-
-
-@contextlib.contextmanager
-def _bounded() -> Iterator[None]:
-    """A cell that never ends says where it stands and ends its process."""
-    faulthandler.dump_traceback_later(CELL_TIMEOUT_S, exit=True, file=_stacks or sys.stderr)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _hush() -> None:
-    """Mooncake's own log: one line per client, straight to the file descriptor."""
-    global _stacks  # noqa: PLW0603 - set once per process, before anything runs
-    _stacks = os.fdopen(os.dup(2), "w")
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -279,11 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=WIDTH)
     outcomes = []
-    for outcome in run_cells(cells, options.jobs):
+    for outcome in run_cells(run_cell, cells, options.jobs):
         outcomes.append(outcome)
         if not outcome.is_right:
-            detail = outcome.exception or f"{dict(zip(MEMBERS, outcome.wrong, strict=True))}, {outcome.faults} faults"
-            console.print(f"NOT RIGHT: {outcome.cell.name}: {detail}", soft_wrap=True, highlight=False)
+            console.print(f"NOT RIGHT: {outcome.cell.name}: {outcome.detail}", soft_wrap=True, highlight=False)
     console.print(table_of(outcomes))
     console.print(f"{len(outcomes)} cells in {time.monotonic() - began:.0f} s", highlight=False)
     return 0 if all(outcome.is_right for outcome in outcomes) else 1

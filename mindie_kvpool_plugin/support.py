@@ -10,9 +10,10 @@ Reasons and fixes are texts for people, in English and Chinese.  Nothing is impo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["works", "refused", "unproven"]
 Language = Literal["en", "zh"]
@@ -330,6 +331,24 @@ def _refusal(keys: frozenset[str], title: Text, why: Text, fix: Text | None) -> 
     if fix is None:
         raise AssertionError(f"a refusal without a way out: {sorted(keys)}")
     return Refusal(keys, title, why, fix)
+
+
+_SENSES = ("vision_config", "visual", "audio_config", "vision_tower", "mm_vision_tower", "aligner_config")
+"""Keys of a weights' config.json that only models have which take more than text."""
+
+_SENSE_TYPES = re.compile(
+    r"(?:^|[_-])(?:vl|audio|vita|yivl|janus)|vision|llava|internvl|glm4v|glm41v|mllama|minicpmv|xcomp"
+)
+
+
+def is_multimodal(model_config: Mapping[str, Any]) -> bool:
+    """Whether a model takes images or sound, by its weights' config.json.
+
+    The host's own ``is_multimodal`` is false for some that do (InternVL, Llama 3.2 Vision): models/base/
+    flash_causal_multimodal.py sets it for its subclasses only.
+    """
+    model_type = str(model_config.get("model_type", "")).lower()
+    return any(model_config.get(key) for key in _SENSES) or _SENSE_TYPES.search(model_type) is not None
 
 
 _HEADINGS = {

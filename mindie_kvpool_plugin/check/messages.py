@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from mindie_kvpool_plugin.check.findings import Elsewhere, Finding, shown
+from mindie_kvpool_plugin.support import Refusal
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -41,8 +42,11 @@ def _texts(lang: Language) -> dict[str, str]:
 
 
 def words(key: str, lang: Language, /, **params: Any) -> str:
-    """A text with its placeholders filled; the key itself when there is none."""
-    return _filled(_texts(lang).get(key, key), params)
+    """A text with its placeholders filled; the key itself when there is none.
+
+    A value is a name or a number, or a refusal, whose sentence in this language is inserted whole.
+    """
+    return _filled(_texts(lang).get(key, key), params, lang)
 
 
 def has_text(key: str, lang: Language) -> bool:
@@ -70,11 +74,14 @@ def _where(place: Elsewhere) -> str:
     return f"{place.file}{position} {place.pointer}".rstrip()
 
 
-def _filled(text: str, params: Mapping[str, Any]) -> str:
+def _filled(text: str, params: Mapping[str, Any], lang: Language) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in params:
             return match[0]
-        found = str(params[match[1]])[:_MAX_PARAM_CHARS]
+        param = params[match[1]]
+        if isinstance(param, Refusal):
+            return param(lang)
+        found = str(param)[:_MAX_PARAM_CHARS]
         return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in found)
 
     return _PLACEHOLDER.sub(value, text)

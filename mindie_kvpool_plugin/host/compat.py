@@ -15,7 +15,18 @@ from pathlib import Path
 
 HOST_PACKAGE = "mindie_llm"
 TESTED_VERSIONS = ("3.0.0",)
-"""Versions whose published source this package was run against."""
+"""Versions whose published source this package was run against (3.0.0 is the tag 3.0.0.beta.3 of its repository).
+
+What differs in those known by their history, none of which was run:
+
+* up to 2.2.RC1, where kvPoolConfig appears: prefix_cache belongs on decode nodes, too;
+* 3.0.0.beta.1: the backends are unifiedcache and mooncake; memcache came with beta.2;
+* 3.0.0.beta.2: ``asyncWrite``, ``maxN`` and ``maxJsonDepth`` are unknown keys; a decode node takes prefix_cache;
+* 3.0.0: a decode node refuses prefix_cache, asyncWrite refuses splitfuse.
+
+``inspect_host`` judges the places below only.  What else is taken for granted (fields, the order of calls, who counts
+what) is in ``tests/host/test_host_contract.py``: run it with MINDIE_LLM_SRC set before a version is added here.
+"""
 
 PLUGINS = "mindie_llm.text_generator.plugins"
 PLUGIN_UTILS = f"{PLUGINS}.plugin_utils"

@@ -31,6 +31,7 @@ class CacheLayout:
 
     Args:
         npu_cache: the host's list of per-layer tuples of tensors.
+        num_blocks: as the host counts them; None: as the first tensor says.
 
     Attributes:
         segments: the tensors that hold blocks, layer by layer.
@@ -41,17 +42,18 @@ class CacheLayout:
         HostCompatError: the tensors are not what a block can be addressed in.
     """
 
-    def __init__(self, npu_cache: Sequence[Sequence[Any]]) -> None:
+    def __init__(self, npu_cache: Sequence[Sequence[Any]], num_blocks: int | None = None) -> None:
         # a head size of 0 leaves a one-element placeholder in the host's tuple
         self.segments = [tensor for layer in npu_cache for tensor in layer if tensor.dim() > 1]
         if not self.segments:
             raise HostCompatError("the host's key-value cache is empty (cache_pool.npu_cache holds no block tensors)")
-        self.num_blocks = int(self.segments[0].shape[0])
+        self.num_blocks = int(self.segments[0].shape[0]) if num_blocks is None else num_blocks
         for index, tensor in enumerate(self.segments):
             if int(tensor.shape[0]) != self.num_blocks or not tensor[0].is_contiguous():
                 raise HostCompatError(
                     f"segment {index} of the key-value cache has shape {tuple(tensor.shape)} and strides "
-                    f"{tuple(tensor.stride())}; expected {self.num_blocks} blocks, each contiguous"
+                    f"{tuple(tensor.stride())}; expected {self.num_blocks} blocks along the first dimension, each "
+                    "contiguous; kv_pool cannot address such a cache, remove it from plugin_type"
                 )
         self.sizes = np.array([t[0].numel() * t.element_size() for t in self.segments], dtype=np.int64)
         self._bases = np.array([t.data_ptr() for t in self.segments], dtype=np.int64)

@@ -7,9 +7,18 @@ from typing import Any
 
 from mindie_kvpool_plugin import support
 from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.host import weights
 from mindie_kvpool_plugin.host.eligibility import plugin_words
+from mindie_kvpool_plugin.host.model_facts import read_model_config
 
-_PLUGINS = frozenset({"mtp", "la", "memory_decoding", "splitfuse"})
+SETTLES_LATE = {"la": True, "memory_decoding": False, "mtp": False}
+"""Speculative plugin -> whether the tokens a step answers have their KV in place one step later only.
+
+``la`` computes a guess that it accepts from another branch than the first again (la/decoding_policy.py); the others
+write an accepted token's KV where it stays.
+"""
+
+_PLUGINS = frozenset({"splitfuse", *SETTLES_LATE})
 _ROLES = {"prefill": "pd_prefill", "decoder": "pd_decode", "flex": "pd_flex"}
 
 
@@ -20,6 +29,9 @@ def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, A
         backend: the host's generator backend.
         infer_context: its context store.
         plugin_config: the keyword arguments of a plugin's construction.
+
+    Raises:
+        HostCompatError: nobody said which weights were loaded.
     """
     wrapper, parallel = backend.model_wrapper, infer_context.spcp_parallel_info
     num_dp = int(wrapper.mapping.attn_dp.group_size)
@@ -31,7 +43,8 @@ def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, A
         "sp": int(parallel.sp_size) > 1,
         "async_scheduling": bool(infer_context.context_params.async_infer),
         "layerwise": bool(plugin_config.get("layerwise_disaggregated", False)),
-        "multimodal": bool(getattr(wrapper, "is_multimodal", False)),
+        "multimodal": bool(getattr(wrapper, "is_multimodal", False))
+        or support.is_multimodal(read_model_config(weights.directory_of(wrapper))),
         "backend_torch": "torch" in str(getattr(backend.backend_type, "value", backend.backend_type)),
     }
     active = {key for key, is_on in found.items() if is_on}
@@ -49,3 +62,8 @@ def refuse_unsupported(active: Collection[str]) -> None:
     refused = support.refusals(active)
     if refused:
         raise HostCompatError("\n".join(refusal() for refusal in refused))
+
+
+def settles_late(active: Collection[str]) -> bool:
+    """Whether of what a step answers only what it began with is certain."""
+    return any(SETTLES_LATE.get(key, False) for key in active)

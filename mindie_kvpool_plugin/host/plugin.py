@@ -3,10 +3,12 @@
 Worker process.  ``model_inputs_update``, ``plugin_cache_update``, ``plugin_cache_clear``, the free events and
 writes between batches run on the step thread; under asynchronous scheduling ``sample_preprocess`` and
 ``plugin_verify`` run on the forward thread, ``blocks_pulled`` on a transfer thread, ``device_closing`` on the
-host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread; it
-is never held while somebody waits for the device.  Each method translates and delegates; none decides.  Nothing
-unexpected gets out of an entry (``_enter``): it costs a recompute.  Those of the forward thread only count.  The host
-builds this class twice, the first time for warm-up without a pool: that one does nothing.
+host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread,
+which never waits for the device while it holds it: the batch in flight may need the step thread to go on.
+
+Each method translates and delegates; none decides.  Nothing unexpected gets out of an entry (``_enter``): it costs a
+recompute.  Those of the forward thread only count.  The host builds this class twice, the first time for warm-up
+without a pool: that one does nothing.
 """
 
 from __future__ import annotations
@@ -157,7 +159,7 @@ class KvPoolPlugin:
         """At any time, on a transfer thread: another node's blocks are about to be copied into these."""
 
         def give_up(worker: PoolWorker) -> None:
-            # asked before the lock is taken: the batch in flight may need the step thread to go on
+            # asked before the lock is taken, see above
             is_idle = worker.device_idle()
             self._give_blocks_up(worker, find_blocks(), is_computed=lambda: is_idle)
 

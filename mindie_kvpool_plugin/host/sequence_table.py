@@ -15,7 +15,6 @@ Step thread.  Per batch the cost is a few array operations over the batch, not o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -198,9 +197,10 @@ class SequenceTable:
         self._expected.pop(sequence_id, None)
         return self._handle_of.pop(sequence_id, None)
 
-    def sequences(self) -> Sequence[int]:
-        """Ids of the sequences it knows."""
-        return list(self._handle_of)
+    def clear(self) -> None:
+        """The host forgets all sequences, those included whose blocks were pulled and that never ran here."""
+        for sequence_id in [*self._handle_of, *self._expected]:
+            self.leave(sequence_id)
 
     def _grow(self, handles: int, blocks: int) -> None:
         """Make room; both dimensions are bounded by the host's own context store."""

@@ -82,8 +82,7 @@ class PoolWorker:
         """Forget all sequences, all contents, and the batches that will never end."""
         self.walks.spill.stop_reading()
         self.in_flight.reset()
-        for sequence_id in self.sequences.sequences():
-            self.sequences.leave(sequence_id)
+        self.sequences.clear()
         self.walks.directory.forget()
 
     def open_device(self) -> None:
@@ -114,7 +113,7 @@ def build_worker(
     pool_file = read_pool_file(generator_backend.kv_pool_config_path)
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
-    layout = CacheLayout(generator_backend.cache_pool.npu_cache)
+    layout = CacheLayout(generator_backend.cache_pool.npu_cache, int(kvcache_settings.num_npu_blocks))
     shard = _shard(generator_backend, kvcache_settings, infer_context, options)
     counters = Counters()
     pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
@@ -128,7 +127,7 @@ def build_worker(
         agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
         share = _block_share(infer_context.spcp_parallel_info)
         adapters = Adapters(generator_backend.model_wrapper)
-        sequences = SequenceTable(infer_context, block_size, settles_late="la" in active, share=share)
+        sequences = SequenceTable(infer_context, block_size, settles_late=modes.settles_late(active), share=share)
         in_flight = InFlight()
 
         def device_idle() -> bool:

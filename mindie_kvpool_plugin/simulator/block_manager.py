@@ -132,15 +132,9 @@ class BlockManager:
         previous = NO_HASH
         for index in range(num_full):
             previous = chain_hash(previous, tokens[index * size : (index + 1) * size], extra)
-            block_id = self._block_by_hash.get(previous) if self._caching else None
-            if block_id is None:
-                block_id = self._take()
-                if self._caching:
-                    self._promote(previous, block_id)
-            else:
-                self._share(block_id)
-            table.block_ids.append(block_id)
-            table.hashes.append(previous if self._caching else NO_HASH)
+            name = previous if self._caching else NO_HASH
+            table.block_ids.append(self._place(name))
+            table.hashes.append(name)
         if len(tokens) > num_full * size:
             table.block_ids.append(self._take())
             table.hashes.append(NO_HASH)
@@ -163,12 +157,22 @@ class BlockManager:
     def free(self, table: BlockTable, accessed: float) -> None:
         """Give back all blocks of a sequence; named ones stay cached, last used at ``accessed``."""
         for index, block_id in enumerate(table.block_ids):
-            self._references[block_id] -= 1
-            if self._references[block_id] < 0:
-                raise RuntimeError(f"block {block_id} was freed twice")
-            if self._references[block_id] == 0:
-                self._retire(block_id, table.hashes[index], accessed, index)
+            self._release(block_id, table.hashes[index], accessed, index)
         table.block_ids, table.hashes, table.tail, table.filled = [], [], [], 0
+
+    def move(self, table: BlockTable, target: BlockManager, accessed: float) -> list[tuple[int, int]]:
+        """Give back all blocks of a sequence here and take as many of ``target``, whose they are from then on.
+
+        Blocks with a name stay cached here, and are looked up there.
+
+        Returns:
+            (id here, id there) of every block.
+        """
+        before = list(table.block_ids)
+        for index, block_id in enumerate(before):
+            self._release(block_id, table.hashes[index], accessed, index)
+        table.block_ids = [target._place(name) for name in table.hashes]
+        return list(zip(before, table.block_ids, strict=True))
 
     def num_computed(self, table: BlockTable) -> int:
         """Leading blocks of ``table`` whose KV is on the device."""
@@ -200,6 +204,24 @@ class BlockManager:
         named = set(self._block_by_hash.values())
         if len(named) != len(self._block_by_hash) or named & free or not cached <= named:
             raise RuntimeError("the cached names do not match the blocks")
+
+    def _place(self, name: int) -> int:
+        """A block for content with this name: the one that has it, or a new one."""
+        known = self._block_by_hash.get(name) if name != NO_HASH else None
+        if known is not None:
+            self._share(known)
+            return known
+        block_id = self._take()
+        if name != NO_HASH:
+            self._promote(name, block_id)
+        return block_id
+
+    def _release(self, block_id: int, name: int, accessed: float, index: int) -> None:
+        self._references[block_id] -= 1
+        if self._references[block_id] < 0:
+            raise RuntimeError(f"block {block_id} was freed twice")
+        if self._references[block_id] == 0:
+            self._retire(block_id, name, accessed, index)
 
     def _take(self) -> int:
         block_id = self._free.popleft() if self._free else self._evict()
@@ -249,6 +271,10 @@ class BlockManager:
 
     def _retire(self, block_id: int, name: int, accessed: float, index: int) -> None:
         self._computed[block_id] = False
+        if name != NO_HASH and block_id in self._promoted:  # no batch filled it: there is nothing to keep
+            self._promoted.remove(block_id)
+            del self._block_by_hash[name]
+            name = NO_HASH
         if name == NO_HASH:
             self._free.append(block_id)
             return

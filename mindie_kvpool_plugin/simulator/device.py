@@ -24,6 +24,8 @@ from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Step,
 
 HOLD_S = 0.002
 """Default delay before the device starts a batch nobody released: long beside a host-side copy, short beside a test."""
+FAULT = "HBM MULTI BIT ECC ERROR"
+"""What a failed device says: the host knows this text for one that can be repaired."""
 ANNOUNCEMENT_TIMEOUT_S = 60
 """The scheduler announces a step before the workers hear of it, so waiting at all is a mistake of ours."""
 
@@ -91,6 +93,7 @@ class Device:
         self._jobs: deque[_Job] = deque()
         self._launched = self._finished = self._prepared = 0
         self._failure: BaseException | None = None
+        self._fault = ""
         self._closed = False
         self._changed = threading.Condition()
         if asynchronous:
@@ -116,9 +119,10 @@ class Device:
         counts = np.ones_like(lengths)
         if model_inputs.is_prefill:
             counts = lengths.copy() if kwargs.get("q_lens") is None else np.array(kwargs["q_lens"], dtype=np.int64)
+        step = self._next_step()
         job = _Job(
-            number=self._launched,
-            step=self.steps.get(timeout=ANNOUNCEMENT_TIMEOUT_S),
+            number=self._launched - 1,
+            step=step,
             lengths=lengths,
             counts=counts,
             input_ids=np.array(model_inputs.input_ids, dtype=np.int64),
@@ -128,15 +132,41 @@ class Device:
             cells=self._cells_of(npu_cache),
             logits=logits,
         )
-        with self._changed:
-            self._launched += 1
-            if self._asynchronous:
-                self._jobs.append(job)
-                self._changed.notify_all()
         if not self._asynchronous:
             self._run(job)
             self._finished += 1
+            return logits
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()
         return logits
+
+    def restart(self) -> None:
+        """The device was initialised again."""
+        self._fault = ""
+
+    def drain(self) -> None:
+        """Wait for everything announced, launched or not: what follows on the device's stream comes after it.
+
+        Raises:
+            RuntimeError: a batch failed on the device.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.steps.empty() or self._failure is not None, ANNOUNCEMENT_TIMEOUT_S)
+        self.synchronize()
+
+    def _next_step(self) -> Step:
+        """The announced step that is launched now; raises RuntimeError when the device has failed."""
+        with self._changed:
+            step = self.steps.get(timeout=ANNOUNCEMENT_TIMEOUT_S)
+            if step.breaks_device:
+                self._fault = FAULT
+            self._launched += 1
+            self._finished += bool(self._fault)
+            self._changed.notify_all()
+        if self._fault:
+            raise RuntimeError(self._fault)
+        return step
 
     def inputs_prepared(self) -> None:
         """Called by the host when a batch's inputs are ready: what was launched before may now run."""
@@ -193,8 +223,9 @@ class Device:
             self._check_context(job)
             step.together(lambda: self._oracle.judge(step))
             self._write(job, self._new_keys(job))
-            for index, token in enumerate(step.next_tokens):
-                job.logits[index, token] = 1.0
+            for index, tokens in enumerate(step.next_tokens):
+                for place, token in enumerate(tokens):
+                    job.logits[index, token] = len(tokens) - place  # the sampler takes the highest, in order
             if step.is_prefill:
                 self.computed_tokens += int(job.counts.sum())
         except BaseException:
@@ -270,7 +301,8 @@ class Device:
         for row, length, count in zip(job.step.rows, job.lengths.tolist(), job.counts.tolist(), strict=True):
             truth = self._oracle.truth(row.sequence_id)
             keys = truth.keys[length - count : length] ^ np.uint64(truth.poison)
-            truth.written[length - count : length] = keys
+            for sequence_id in row.sequence_ids:
+                self._oracle.truth(sequence_id).written[length - count : length] = keys
             parts.append(keys)
         return np.concatenate(parts)
 

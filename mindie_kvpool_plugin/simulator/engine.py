@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,53 +20,23 @@ import numpy as np
 
 from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
-from mindie_kvpool_plugin.simulator.device import HOLD_S, Device
-from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata
-from mindie_kvpool_plugin.simulator.model_shape import ModelShape, write_weights
-from mindie_kvpool_plugin.simulator.oracle import Oracle, Row, Step
-from mindie_kvpool_plugin.simulator.requests import Limits, Request
+from mindie_kvpool_plugin.simulator.device import Device
+from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
+from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata, oracle_rows
+from mindie_kvpool_plugin.simulator.model_shape import write_weights
+from mindie_kvpool_plugin.simulator.oracle import Oracle, Step
+from mindie_kvpool_plugin.simulator.recovery import is_device_fault, recover
+from mindie_kvpool_plugin.simulator.requests import Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
+from mindie_kvpool_plugin.simulator.sequence_groups import make_children, why_not
+from mindie_kvpool_plugin.simulator.swapping import Swapper
 from mindie_kvpool_plugin.simulator.worker import Worker
 
 SPARE_TOKENS = 8
 """Positions past ``max_seq_len`` the oracle knows: asynchronous scheduling computes past the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """One simulated host.
-
-    Attributes:
-        shape: the model.
-        block_size: tokens of a block.
-        hbm_blocks: device blocks the scheduler may hand out.
-        tp: tensor parallel ranks, threads of this process.
-        plugins: value of ``plugin_type``, comma separated.
-        backend: ``kvPoolConfig.backend``; empty: no pool.
-        pool_file: ``kvPoolConfig.configPath``.
-        async_write: ``kvPoolConfig.asyncWrite``.
-        async_scheduling: overlap scheduling with the device, as MINDIE_ASYNC_SCHEDULING_ENABLE does.
-        model_name: the served name.
-        max_seq_len: tokens of a sequence, prompt and answer.
-        limits: what a batch may hold.
-        clock: "exact", or "coarse" for the host's 128 s resolution.
-        hold_s: how long an asynchronous device keeps back a batch that nobody released.
-    """
-
-    shape: ModelShape = field(default_factory=ModelShape)
-    block_size: int = 16
-    hbm_blocks: int = 128
-    tp: int = 1
-    plugins: str = "prefix_cache"
-    backend: str = ""
-    pool_file: str = ""
-    async_write: bool = False
-    async_scheduling: bool = False
-    model_name: str = "simulated"
-    max_seq_len: int = 2048
-    limits: Limits = field(default_factory=Limits)
-    clock: str = "exact"
-    hold_s: float = HOLD_S
+__all__ = ["Engine", "EngineConfig"]
 
 
 class Engine:
@@ -82,18 +50,20 @@ class Engine:
         workers: one per rank.
         done: requests that ended, in order.
         on_end: called with every request that ended, after its blocks were given back.
+        recoveries: device faults that were repaired.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.done: list[Request] = []
         self.on_end: Callable[[Request], None] | None = None
+        self.recoveries = 0
+        self._fails = False
         self.oracle = Oracle(config.max_seq_len + SPARE_TOKENS, config.shape.vocab_size)
-        self.manager = BlockManager(config.hbm_blocks, config.block_size, caching="prefix_cache" in config.plugins)
+        self.manager = BlockManager(config.hbm_blocks, config.block_size, caching=config.is_caching)
         self.workers: list[Worker] = []
         self._ids = itertools.count(1)
         self._steps = itertools.count()
-        self._forget: list[int] = []
         self._lookup: Any = None
         self._weights = tempfile.TemporaryDirectory(prefix="mindie-kvpool-weights-")
         try:
@@ -109,6 +79,11 @@ class Engine:
             tp=config.tp,
             model_name=config.model_name,
             clock=config.clock,
+            swapper=Swapper(
+                self.manager,
+                BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
+                config.max_preempt_count,
+            ),
         )
 
     def __enter__(self) -> Engine:
@@ -120,19 +95,15 @@ class Engine:
         self.close()
 
     @property
-    def num_npu_blocks(self) -> int:
-        """Blocks of the cache tensors: one more than handed out, for dummy batches."""
-        return self.config.hbm_blocks + 1
-
-    @property
     def computed_tokens(self) -> int:
         """Tokens computed in prefills."""
         return self.workers[0].device.computed_tokens
 
     @property
     def leaked_blocks(self) -> int:
-        """Blocks somebody still holds; 0 when the engine is idle."""
-        return self.config.hbm_blocks - self.manager.num_free
+        """Blocks somebody still holds, on the device or in host memory; 0 when the engine is idle."""
+        host = self.scheduler.swapper.host
+        return self.config.hbm_blocks - self.manager.num_free + host.num_blocks - host.num_free
 
     def plugin(self, name: str, rank: int = 0) -> Any:
         """A plugin's instance on one rank, or None."""
@@ -142,17 +113,32 @@ class Engine:
         """A rank's cache tensors, a tuple per layer: for tests that plant damage."""
         return self.workers[rank].generator.generator_backend.cache_pool.npu_cache
 
-    def submit(self, prompt: Sequence[int], max_tokens: int, adapter: str | None = None) -> Request:
+    def submit(
+        self, prompt: Sequence[int], max_tokens: int, adapter: str | None = None, n: int = 1, best_of: int = 0
+    ) -> Request:
         """Queue a request.
 
+        Args:
+            prompt: its tokens.
+            max_tokens: of an answer.
+            adapter: its LoRA adapter.
+            n: answers the client wants.
+            best_of: answers that are computed; 0: ``n``.
+
         Raises:
-            ValueError: it does not fit into ``max_seq_len``.
+            ValueError: it does not fit into ``max_seq_len``, or the host does not take such a request.
         """
+        config, best_of = self.config, best_of or n
+        swaps = config.max_preempt_count > 0
+        reason = why_not(best_of, n, adapter, config.limits, asynchronous=config.async_scheduling, swaps=swaps)
+        if reason:
+            raise ValueError(reason)
         if len(prompt) + max_tokens > self.config.max_seq_len:
             raise ValueError(
                 f"{len(prompt)} prompt and {max_tokens} answer tokens exceed max_seq_len {self.config.max_seq_len}"
             )
-        request = Request(next(self._ids), [int(token) for token in prompt], max_tokens, adapter)
+        request = Request(next(self._ids), [int(token) for token in prompt], max_tokens, adapter, n=n)
+        make_children(request, best_of, self._ids)
         self.scheduler.submit(request)
         return request
 
@@ -162,27 +148,25 @@ class Engine:
 
     def step(self) -> bool:
         """One turn of the scheduler; False when nothing was left to run."""
-        for request in self.scheduler.reclaim():
-            self._forget.append(request.sequence_id)
-            self.done.append(request)
-            if self.on_end is not None:
-                self.on_end(request)
+        self._finish(self.scheduler.reclaim())
         batch, config = self.scheduler.schedule(), self.config
         if batch is None:
             return self._tell_workers()
-        rows = [
-            Row(
-                request.sequence_id,
-                np.array(request.tokens, dtype=np.int64) if batch.is_prefill else None,
-                request.adapter,
+        if batch.copies or batch.swaps:
+            _results([worker.move_blocks(batch.copies, batch.swaps) for worker in self.workers])
+        rows = oracle_rows(batch, config.shape.eos_every)
+        step = Step(next(self._steps), batch.is_prefill, rows, config.tp, self._take_forgotten(), self._fails)
+        self._fails = False
+        try:
+            output = self._run(
+                step, lambda: batch_metadata(batch, config.num_npu_blocks, config.block_size, config.max_seq_len)
             )
-            for request in batch.requests
-        ]
-        step = Step(next(self._steps), batch.is_prefill, rows, config.tp, self._forget)
-        self._forget = []
-        output = self._run(
-            step, lambda: batch_metadata(batch, self.num_npu_blocks, config.block_size, config.max_seq_len)
-        )
+        except Exception as error:
+            self.scheduler.sent(batch)
+            if not is_device_fault(error):
+                raise
+            self._recover()
+            return True
         self.scheduler.sent(batch)
         self._tell_workers()
         self._take(output)
@@ -198,13 +182,19 @@ class Engine:
         """An empty batch, as a worker gets while another data parallel group has work."""
         config = self.config
         step = Step(next(self._steps), True, [], config.tp)
-        self._take(self._run(step, lambda: dummy_metadata(self.num_npu_blocks, config.block_size, config.max_seq_len)))
+        self._take(
+            self._run(step, lambda: dummy_metadata(config.num_npu_blocks, config.block_size, config.max_seq_len))
+        )
 
     def drop_hbm(self) -> None:
         """Forget every cached block, as a restart does.  Only when idle."""
         if not self.scheduler.idle:
             raise RuntimeError("blocks are in use; run the engine until it is idle first")
         self.manager.clear()
+
+    def fail_device(self) -> None:
+        """The next batch fails on the device, which ends all requests; then the device is repaired."""
+        self._fails = True
 
     def close(self) -> None:
         """End all threads and remove the weight directory."""
@@ -232,35 +222,29 @@ class Engine:
                 hold_s=config.hold_s,
             )
             name = "inference" if config.tp == 1 else f"inference-{rank}"
-            self.workers.append(Worker(device, self._model_config(rank, folder), name))
+            self.workers.append(Worker(device, config.worker_texts(rank, folder), name))
         for worker in self.workers:
             worker.wait_until_built()
         if config.backend and config.pool_file:
             mempool = importlib.import_module("mindie_llm.text_generator.mempool")
             self._lookup = mempool.MemPool.create_pool(config.backend, config.pool_file)
 
-    def _model_config(self, rank: int, weights: Path) -> dict[str, Any]:
-        config = self.config
-        texts = {
-            "backend_type": "atb",
-            "block_size": config.block_size,
-            "max_seq_len": config.max_seq_len,
-            "max_iter_times": config.max_seq_len,
-            "max_prefill_tokens": config.limits.max_prefill_tokens,
-            "num_npu_blocks": self.num_npu_blocks,
-            "model_id": weights,
-            "model_name": config.model_name,
-            "npu_device_id": rank,
-            "local_rank": rank,
-            "rank": rank,
-            "world_size": config.tp,
-            "tp": config.tp,
-            "kv_pool_backend": config.backend,
-            "kv_pool_config_path": config.pool_file,
-            "kv_pool_async_write": "true" if config.async_write else "false",
-            "plugin_params": json.dumps({"plugin_type": config.plugins}) if config.plugins else "",
-        }
-        return {key: str(value) for key, value in texts.items()}
+    def _take_forgotten(self) -> list[int]:
+        forgotten, self.scheduler.forgotten = self.scheduler.forgotten, []
+        return forgotten
+
+    def _finish(self, requests: list[Request]) -> None:
+        for request in requests:
+            self.done.append(request)
+            if self.on_end is not None:
+                self.on_end(request)
+
+    def _recover(self) -> None:
+        ended = self.scheduler.stop()
+        recover(self.workers, asynchronous=self.config.async_scheduling)
+        self.manager.clear()
+        self.recoveries += 1
+        self._finish(ended)
 
     def _run(self, step: Step, metadata: Callable[[], Any]) -> Any:
         for worker in self.workers:
@@ -275,6 +259,7 @@ class Engine:
 
     def _check_integrity(self) -> None:
         self.manager.check_integrity()
+        self.scheduler.swapper.host.check_integrity()
         for worker in self.workers:
             check = getattr(worker.plugin("kv_pool"), "check_integrity", None)
             if check is not None:

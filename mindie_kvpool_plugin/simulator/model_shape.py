@@ -26,6 +26,7 @@ class ModelShape:
         dtype: "float16" or "bfloat16".
         int8_key_layers: layers whose first tensor is int8.
         vocab_size: token ids are below it.
+        eos_every: one token in so many ends an answer of a request with n or best_of; 0: none does.
     """
 
     num_layers: int = 2
@@ -36,6 +37,7 @@ class ModelShape:
     dtype: str = "float16"
     int8_key_layers: tuple[int, ...] = ()
     vocab_size: int = 1024
+    eos_every: int = 0
 
     def heads_per_rank(self, tp: int) -> int:
         """KV heads one rank holds."""

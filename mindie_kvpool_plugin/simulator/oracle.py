@@ -9,6 +9,7 @@ then on, so damage travels through HBM and pool as it would in reality.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -58,18 +59,36 @@ def adapter_salt(adapter: str | None) -> int:
     return scramble_int(int.from_bytes((adapter or "").encode()[:8], "little"))
 
 
-def next_token(key: int, vocab_size: int) -> int:
-    """The token the model answers after the prefix named ``key``."""
-    return FIRST_TOKEN + scramble_int(key ^ _DRAW) % (vocab_size - FIRST_TOKEN)
+def next_token(key: int, vocab_size: int, sample: int = 0, eos_every: int = 0) -> int:
+    """The token the model answers after the prefix named ``key``.
+
+    Args:
+        key: of the prefix.
+        vocab_size: of the model.
+        sample: which sequence of a request draws; after one prefix no two draw alike.
+        eos_every: one token in so many ends the answer; 0: none does.
+    """
+    drawn = scramble_int(key ^ _DRAW)
+    if eos_every and (drawn >> 32) % eos_every == 0:
+        return EOS_TOKEN
+    return FIRST_TOKEN + (drawn + sample) % (vocab_size - FIRST_TOKEN)
 
 
-def reference_answer(prompt: Sequence[int], length: int, vocab_size: int, adapter: str | None = None) -> list[int]:
-    """What an uncorrupted model answers to ``prompt``."""
+def reference_answer(
+    prompt: Sequence[int],
+    length: int,
+    vocab_size: int,
+    adapter: str | None = None,
+    sample: int = 0,
+    eos_every: int = 0,
+) -> list[int]:
+    """What an uncorrupted model answers to ``prompt``; at most ``length`` tokens, fewer if they end with EOS."""
     truth = SequenceTruth(len(prompt) + length)
     truth.restart(np.asarray(prompt, dtype=np.int64), adapter_salt(adapter))
     answer: list[int] = []
-    for _ in range(length):
-        answer.append(next_token(int(truth.keys[truth.length - 1]), vocab_size))
+    while len(answer) < length and answer[-1:] != [EOS_TOKEN]:
+        key = int(truth.keys[truth.length - 1])
+        answer.append(next_token(key, vocab_size, sample, eos_every if answer else 0))
         truth.extend(np.array(answer[-1:], dtype=np.int64))
     return answer
 
@@ -93,6 +112,13 @@ class SequenceTruth:
         self.length = 0
         self.poison = 0
         self._sum = 0
+
+    def fork(self) -> SequenceTruth:
+        """The same for a sequence that goes on from here in its own way."""
+        child = copy.copy(self)
+        for name in ("tokens", "keys", "written", "reported"):
+            setattr(child, name, getattr(self, name).copy())
+        return child
 
     def restart(self, prompt: Ints, salt: int) -> None:
         """Begin again with a prompt, as a prefill does."""
@@ -119,11 +145,22 @@ class Row:
         sequence_id: the host's id.
         prompt: its tokens if this step prefills it.
         adapter: its LoRA adapter.
+        sample: which of its request's sequences it is.
+        children: the request's other sequences, which branch off in this step.
+        eos_every: one token in so many ends it; not the first of an answer.
     """
 
     sequence_id: int
     prompt: Ints | None = None
     adapter: str | None = None
+    sample: int = 0
+    children: tuple[int, ...] = ()
+    eos_every: int = 0
+
+    @property
+    def sequence_ids(self) -> tuple[int, ...]:
+        """Whose tokens come out of it."""
+        return (self.sequence_id, *self.children)
 
 
 @dataclass
@@ -136,6 +173,7 @@ class Step:
         rows: the sequences, empty in a dummy batch.
         ranks: devices that take part.
         forget: sequences that neither this step nor a later one will name.
+        breaks_device: the devices fail at its launch, and from then on until they are initialised again.
     """
 
     number: int
@@ -143,9 +181,10 @@ class Step:
     rows: list[Row]
     ranks: int = 1
     forget: list[int] = field(default_factory=list)
+    breaks_device: bool = False
 
     def __post_init__(self) -> None:
-        self.next_tokens: list[int] = []
+        self.next_tokens: list[list[int]] = []  # per row, one for each of its sequences
         self.damage: list[tuple[int, int, Ints]] = []
         self.lock = threading.Lock()
         self.barrier = threading.Barrier(self.ranks) if self.ranks > 1 else None
@@ -223,12 +262,20 @@ class Oracle:
                 f"positions from {int(positions[0])} on, rank {rank}"
             )
         for row in step.rows:
-            truth = self._truths[row.sequence_id]
-            token = next_token(int(truth.keys[truth.length - 1]) ^ truth.poison, self._vocab_size)
-            truth.extend(np.array([token], dtype=np.int64))
-            step.next_tokens.append(token)
+            step.next_tokens.append(self._draw(row, step.is_prefill))
         for sequence_id in step.forget:
             self._truths.pop(sequence_id, None)
+
+    def _draw(self, row: Row, is_prefill: bool) -> list[int]:
+        truth = self._truths[row.sequence_id]
+        for child in row.children:
+            self._truths[child] = truth.fork()
+        key = int(truth.keys[truth.length - 1]) ^ truth.poison
+        tokens = []
+        for sample, sequence_id in enumerate(row.sequence_ids, row.sample):
+            tokens.append(next_token(key, self._vocab_size, sample, 0 if is_prefill else row.eos_every))
+            self._truths[sequence_id].extend(np.array(tokens[-1:], dtype=np.int64))
+        return tokens
 
     def _tell(self, event: str) -> None:
         if len(self.events) < KEPT_EVENTS:

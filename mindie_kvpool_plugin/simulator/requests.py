@@ -1,17 +1,23 @@
-"""The scheduler's nouns: a request, a batch of them, and what a batch may hold."""
+"""The scheduler's nouns: a sequence, a request of one or several, a batch of them, and what a batch may hold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mindie_kvpool_plugin.simulator.block_manager import BlockTable
+from mindie_kvpool_plugin.simulator.block_manager import UNKNOWN_TOKEN, BlockTable
 
-State = Literal["waiting", "running", "finished", "aborted"]
+State = Literal["waiting", "running", "swapped", "finished", "aborted"]
+BlockPair = tuple[int, int]
+"""Source and destination of a copy."""
+SwapDecision = tuple[int, int, int]
+"""What the host's ``Generator.swap`` takes: ``SWAP_IN`` or ``SWAP_OUT``, source, destination."""
+
+SWAP_IN, SWAP_OUT = 0, 1
 
 
 @dataclass(eq=False)
-class Request:
+class Sequence:
     """One sequence from its prompt to its answer.
 
     Attributes:
@@ -19,29 +25,24 @@ class Request:
         prompt: its tokens.
         max_tokens: length of the answer.
         adapter: its LoRA adapter.
+        sample: which of its request's sequences it is; decides what it draws.
         answer: generated tokens.
         outputs: the same with placeholders for tokens on the way.
-        state: where it stands.
-        budget: tokens it may still generate, as told to the workers at its last prefill.
-        table: its blocks while it runs.
-        hbm_blocks: blocks its prefills found on the device.
-        pool_blocks: blocks its prefills found in the pool.
-        prompt_tokens: tokens of its prefills, recomputation included.
+        is_over: no more tokens will come.
+        table: its blocks while it has some.
+        accessed: time stamp of its last batch.
     """
 
     sequence_id: int
     prompt: list[int]
     max_tokens: int
     adapter: str | None = None
+    sample: int = 0
     answer: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-    state: State = "waiting"
-    budget: int = 0
+    is_over: bool = False
     table: BlockTable | None = None
     accessed: float = -1.0
-    hbm_blocks: int = 0
-    pool_blocks: int = 0
-    prompt_tokens: int = 0
 
     @property
     def tokens(self) -> list[int]:
@@ -55,10 +56,59 @@ class Request:
 
     @property
     def blocks(self) -> BlockTable:
-        """Its blocks; only a running request has some."""
+        """Its blocks; only a running sequence has some."""
         if self.table is None:
-            raise RuntimeError(f"request {self.sequence_id} has no blocks")
+            raise RuntimeError(f"sequence {self.sequence_id} has no blocks")
         return self.table
+
+    def receive(self, token: int) -> None:
+        """A token has arrived: it takes its placeholder's place, if there is one."""
+        if UNKNOWN_TOKEN in self.outputs:
+            self.outputs[self.outputs.index(UNKNOWN_TOKEN)] = token
+        else:
+            self.outputs.append(token)
+        self.answer.append(token)
+
+
+@dataclass(eq=False)
+class Request(Sequence):
+    """What a client asked for: its first sequence, and with n or best_of more that branch off after the prefill.
+
+    Attributes:
+        n: answers the client wants.
+        children: its other sequences, ``best_of`` - 1.
+        state: where it stands.
+        budget: tokens a sequence may still generate, as told to the workers at its last prefill.
+        copies: blocks to copy into those of new children before the next batch.
+        hbm_blocks: blocks its prefills found on the device.
+        pool_blocks: blocks its prefills found in the pool.
+        prompt_tokens: tokens of its prefills, recomputation included.
+    """
+
+    n: int = 1
+    children: list[Sequence] = field(default_factory=list)
+    state: State = "waiting"
+    budget: int = 0
+    copies: list[BlockPair] = field(default_factory=list)
+    hbm_blocks: int = 0
+    pool_blocks: int = 0
+    prompt_tokens: int = 0
+
+    @property
+    def samples(self) -> list[Sequence]:
+        """All its sequences, in the order of their draws."""
+        return [self, *self.children]
+
+    @property
+    def live(self) -> list[Sequence]:
+        """Sequences that have begun and are not over, in the order of the host's rows: the newest first."""
+        begun = [child for child in reversed(self.children) if child.outputs]
+        return [sequence for sequence in (*begun, self) if not sequence.is_over]
+
+    @property
+    def width(self) -> int:
+        """Rows it may need in a batch."""
+        return 1 + len(self.children)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +117,24 @@ class Batch:
 
     Attributes:
         is_prefill: prompts or single tokens.
-        requests: the sequences.
+        requests: whose sequences.
         computed: per request, leading blocks on the device (prefill only).
         promised: per request, leading blocks on the device or in the pool (prefill only).
+        copies: blocks to copy before the batch runs.
+        swaps: blocks to move between device and host memory before that.
     """
 
     is_prefill: bool
     requests: list[Request]
     computed: list[int]
     promised: list[int]
+    copies: list[BlockPair] = field(default_factory=list)
+    swaps: list[SwapDecision] = field(default_factory=list)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Its rows."""
+        return [sequence for request in self.requests for sequence in request.live]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from typing import Literal
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
-from mindie_kvpool_plugin.simulator.requests import Request
+from mindie_kvpool_plugin.simulator.requests import Request, Sequence
 from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
 
 PoolName = Literal["local_dram", "mooncake"]
@@ -51,6 +52,7 @@ class RunConfig:
         pool: the pool's backend.
         pool_blocks: blocks the pool can hold.
         faults: what goes wrong with the pool.
+        fail_after: requests that end before the device fails and is repaired; 0: it does not fail.
     """
 
     engine: EngineConfig
@@ -59,6 +61,7 @@ class RunConfig:
     pool: PoolName = "local_dram"
     pool_blocks: int = 4096
     faults: FaultSpec | None = None
+    fail_after: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,11 @@ class Result:
         hook_errors: calls of the plugin in which something unexpected was caught.
         corruptions: wrong positions somebody attended to, and rows with wrong inputs.
         wrong_answers: answers an uncorrupted model would not give.
-        leaked_blocks: device blocks nobody gave back.
+        leaked_blocks: blocks nobody gave back.
+        aborted: requests the host ended: groups that had to make room, and all at a device fault.
+        copied_blocks: blocks copied for the sequences of requests with several answers.
+        swapped_blocks: blocks that came back from host memory.
+        recoveries: device faults that were repaired.
         hook_seconds: "plugin.hook" -> seconds spent in it on rank 0.
         seconds: the whole run.
         faults: kind -> how often it really happened (``simulator.faults``).
@@ -103,6 +110,10 @@ class Result:
     corruptions: int
     wrong_answers: int
     leaked_blocks: int
+    aborted: int
+    copied_blocks: int
+    swapped_blocks: int
+    recoveries: int
     hook_seconds: dict[str, float]
     seconds: float
     faults: dict[str, int]
@@ -144,7 +155,7 @@ def run_traffic(config: RunConfig, progress: Progress | None = None) -> Result:
     """
     began = time.perf_counter()
     with Engine(config.engine) as engine:
-        prompt_by_id = drive(engine, config.make_traffic(), config.concurrency, progress)
+        prompt_by_id = drive(engine, config.make_traffic(), config.concurrency, progress, config.fail_after)
         return _result(engine, prompt_by_id, time.perf_counter() - began)
 
 
@@ -188,13 +199,18 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
 
 
 def drive(
-    engine: Engine, traffic: Traffic, concurrency: int, progress: Progress | None = None
+    engine: Engine, traffic: Traffic, concurrency: int, progress: Progress | None = None, fail_after: int = 0
 ) -> dict[int, tuple[Prompt, Request]]:
-    """Feed an engine until the traffic ends; answers what was asked, by sequence id."""
+    """Feed an engine until the traffic ends; answers what was asked, by sequence id.
+
+    After ``fail_after`` requests the device fails, unless that is 0.
+    """
     asked: dict[int, tuple[Prompt, Request]] = {}
 
     def ended(request: Request) -> None:
         traffic.answered(asked[request.sequence_id][0], request.answer)
+        if len(engine.done) == fail_after:
+            engine.fail_device()
         if progress is not None:
             progress(1)
 
@@ -202,7 +218,7 @@ def drive(
     while traffic.ready or not engine.scheduler.idle:
         while traffic.ready and len(asked) - len(engine.done) < concurrency:
             prompt = traffic.ready.popleft()
-            request = engine.submit(prompt.tokens, prompt.answer_length)
+            request = engine.submit(prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples)
             asked[request.sequence_id] = (prompt, request)
         engine.step()
     return asked
@@ -214,7 +230,7 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         if drain is not None:
             drain(DRAIN_TIMEOUT_S)
     requests = [request for _, request in asked.values()]
-    size, vocab = engine.config.block_size, engine.config.shape.vocab_size
+    size, scheduler = engine.config.block_size, engine.scheduler
     counters = {name: sum(_counter(engine, rank, name) for rank in range(engine.config.tp)) for name in COUNTERS}
     return Result(
         requests=len(engine.done),
@@ -223,16 +239,28 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         pool_hit_tokens=sum(request.pool_blocks for request in requests) * size,
         computed_tokens=engine.computed_tokens,
         corruptions=engine.oracle.corruptions + engine.oracle.input_errors,
-        wrong_answers=sum(
-            request.answer != reference_answer(request.prompt, len(request.answer), vocab, request.adapter)
-            for request in requests
-        ),
+        wrong_answers=sum(wrong_answers(request, engine.config.shape) for request in requests),
         leaked_blocks=engine.leaked_blocks,
+        aborted=sum(request.state == "aborted" for request in requests),
+        copied_blocks=scheduler.copied_blocks,
+        swapped_blocks=scheduler.swapper.blocks_in,
+        recoveries=engine.recoveries,
         hook_seconds={hook: round(spent, 6) for hook, spent in sorted(engine.workers[0].hook_seconds.items())},
         seconds=round(seconds, 3),
         faults={},
         **counters,
     )
+
+
+def wrong_answers(request: Request, shape: ModelShape) -> int:
+    """Answers of a request that has ended which an uncorrupted model would not give; a cut one must begin right."""
+
+    def expected(sequence: Sequence) -> list[int]:
+        length = request.max_tokens if request.state == "finished" else len(sequence.answer)
+        eos_every = shape.eos_every if request.children else 0
+        return reference_answer(request.prompt, length, shape.vocab_size, request.adapter, sequence.sample, eos_every)
+
+    return sum(sequence.answer != expected(sequence) for sequence in request.samples)
 
 
 def _counter(engine: Engine, rank: int, name: str) -> int:

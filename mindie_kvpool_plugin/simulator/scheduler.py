@@ -19,7 +19,10 @@ from mindie_kvpool_plugin.simulator.block_manager import (
     Clock,
     OutOfBlocksError,
 )
-from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request
+from mindie_kvpool_plugin.simulator.pool_question import leading_hits
+from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request, Sequence
+from mindie_kvpool_plugin.simulator.sequence_groups import place_children
+from mindie_kvpool_plugin.simulator.swapping import Swapper
 
 
 class Scheduler:
@@ -27,8 +30,12 @@ class Scheduler:
 
     Attributes:
         manager: the block manager.
+        swapper: the requests in host memory.
         cleanup: sequences the workers are still to be told about: aborted or preempted.
-        preemptions: sequences that lost their blocks and were computed again.
+        forgotten: sequences that no later batch will name.
+        preemptions: times a request had to make room.
+        aborted_groups: of these, requests of several sequences: they end.
+        copied_blocks: blocks copied for children.
     """
 
     def __init__(
@@ -41,10 +48,13 @@ class Scheduler:
         tp: int = 1,
         model_name: str = "",
         clock: str = "exact",
+        swapper: Swapper | None = None,
     ) -> None:
         self.manager = manager
+        self.swapper = swapper or Swapper(manager, BlockManager(0, manager.block_size), 0)
         self.cleanup: list[int] = []
-        self.preemptions = 0
+        self.forgotten: list[int] = []
+        self.preemptions = self.aborted_groups = self.copied_blocks = 0
         self._limits = limits
         self._asynchronous = asynchronous
         self._lookup = lookup
@@ -52,40 +62,55 @@ class Scheduler:
         self._clock = Clock(clock)
         self._waiting: deque[Request] = deque()
         self._running: deque[Request] = deque()
+        self._over: list[tuple[Request, Sequence]] = []
         self._ended: list[Request] = []
-        self._by_id: dict[int, Request] = {}
+        self._by_id: dict[int, tuple[Request, Sequence]] = {}
 
     @property
     def idle(self) -> bool:
         """Nothing waits, runs, or has blocks to give back."""
-        return not (self._waiting or self._running or self._ended)
+        return not (self._waiting or self._running or self.swapper.waiting or self._over or self._ended)
 
     @property
     def running(self) -> list[Request]:
-        """Sequences that have blocks and are not over."""
+        """Requests that have device blocks and are not over."""
         return [request for request in self._running if request.state == "running"]
 
     def submit(self, request: Request) -> None:
         """Queue a request."""
         request.budget = request.max_tokens
-        self._by_id[request.sequence_id] = request
+        for sequence in request.samples:
+            self._by_id[sequence.sequence_id] = (request, sequence)
         self._waiting.append(request)
 
     def abort(self, request: Request) -> None:
         """The client went away: the request ends at the next turn."""
-        if request.state == "running":
+        if request.state not in {"finished", "aborted"}:
             request.state = "aborted"
-            self._ended.append(request)
+            for sequence in request.live:
+                self._end(request, sequence)
 
     def reclaim(self) -> list[Request]:
-        """Take the blocks of ended sequences back; answers those sequences.  The first thing of a turn."""
+        """Take the blocks of ended sequences back; answers requests that ended.  The first thing of a turn."""
+        over, self._over = self._over, []
+        for request, sequence in over:
+            self._free(request, sequence)
+            self.forgotten.append(sequence.sequence_id)
+            if request.state == "aborted":
+                self.cleanup.append(sequence.sequence_id)
         ended, self._ended = self._ended, []
         for request in ended:
-            self._running.remove(request)
-            self._free(request)
-            if request.state == "aborted":
-                self.cleanup.append(request.sequence_id)
-            del self._by_id[request.sequence_id]
+            self._remove(request)
+        return ended
+
+    def stop(self) -> list[Request]:
+        """End everything at once, without a word to the workers: the device has failed."""
+        stopped = [*self._running, *self._waiting, *self.swapper.waiting]
+        for request in stopped:
+            self.abort(request)
+        ended = self.reclaim()
+        self.swapper.decisions()
+        self.cleanup.clear()
         return ended
 
     def schedule(self) -> Batch | None:
@@ -98,41 +123,74 @@ class Scheduler:
         is_prefill = bool(requests)
         requests = requests or self._schedule_decode()
         if not requests:
-            if self._waiting and not self.cleanup:
-                raise OutOfBlocksError(
-                    f"request {self._waiting[0].sequence_id} needs more device blocks than there are"
-                )
+            self._refuse_to_wait_for_ever()
             return None
         now = self._clock.now()
         hits = [self._find_hits(request) if is_prefill else (0, 0) for request in requests]
         for request in requests:
-            request.accessed = now
+            for sequence in request.live:
+                sequence.accessed = now
         self.manager.mark_computed()
-        return Batch(is_prefill, requests, [hit[0] for hit in hits], [hit[1] for hit in hits])
+        return Batch(
+            is_prefill,
+            requests,
+            [hit[0] for hit in hits],
+            [hit[1] for hit in hits],
+            self._take_copies(requests),
+            self.swapper.decisions(),
+        )
 
     def sent(self, batch: Batch) -> None:
         """The workers have the batch: its tokens are on the way."""
-        for request in batch.requests:
-            request.outputs.append(UNKNOWN_TOKEN)
-            self._running.append(request)
+        for sequence in batch.sequences:
+            sequence.outputs.append(UNKNOWN_TOKEN)
+        self._running.extend(batch.requests)
 
     def take(self, sequence_ids: Iterable[int], tokens: Iterable[int], reasons: Iterable[int]) -> None:
         """Tokens have arrived."""
         for sequence_id, token, reason in zip(sequence_ids, tokens, reasons, strict=True):
-            request = self._by_id.get(sequence_id)
-            if request is None or request.state != "running":
+            request, sequence = self._by_id.get(sequence_id, (None, None))
+            if request is None or sequence is None or sequence.is_over:
                 continue
-            request.outputs[request.outputs.index(UNKNOWN_TOKEN)] = token
-            request.answer.append(token)
+            sequence.receive(token)
             if reason != 0:
-                request.state = "finished"
-                self._ended.append(request)
+                self._end(request, sequence)
+
+    def _end(self, request: Request, sequence: Sequence) -> None:
+        sequence.is_over = True
+        self._over.append((request, sequence))
+        if request.is_over and not request.live:
+            request.state = "aborted" if request.state == "aborted" else "finished"
+            self._ended.append(request)
+
+    def _remove(self, request: Request) -> None:
+        for queue in (self._running, self._waiting, self.swapper.waiting):
+            if request in queue:
+                queue.remove(request)
+        for sequence in request.samples:
+            del self._by_id[sequence.sequence_id]
+
+    def _refuse_to_wait_for_ever(self) -> None:
+        if self.swapper.waiting and not self._running and not self._over:
+            raise OutOfBlocksError("the only running sequence does not fit: give the simulator more device blocks")
+        if self._waiting and not self.cleanup and not self._over:
+            raise OutOfBlocksError(f"request {self._waiting[0].sequence_id} needs more device blocks than there are")
+
+    def _take_copies(self, requests: list[Request]) -> list[tuple[int, int]]:
+        copies = [pair for request in requests for pair in request.copies]
+        self.copied_blocks += len(copies)
+        for request in requests:
+            request.copies = []
+        return copies
 
     def _schedule_prefill(self) -> list[Request]:
         limits, chosen, tokens = self._limits, list[Request](), 0
+        if self.swapper.waiting:
+            return chosen
+        width = sum(request.width for request in self._running)
         while self._waiting and len(chosen) < limits.max_prefill_batch:
             request = self._waiting[0]
-            if len(chosen) + len(self._running) >= limits.max_batch or not self._fits(request, chosen):
+            if width + request.width > limits.max_batch or not self._fits(request, chosen):
                 break
             if chosen and tokens + request.num_tokens > limits.max_prefill_tokens:
                 break
@@ -141,11 +199,12 @@ class Scheduler:
             request.state = "running"
             request.budget = request.max_tokens - len(request.answer)
             tokens += request.num_tokens
+            width += request.width
             chosen.append(request)
         return chosen
 
     def _fits(self, request: Request, chosen: list[Request]) -> bool:
-        if not self._asynchronous:
+        if not self._asynchronous or self.swapper.is_on:
             return -(-request.num_tokens // self.manager.block_size) <= self.manager.num_free
         # no preemption with placeholders: only start what can surely end
         promised = sum(self._worst_case(other) - len(other.blocks.block_ids) for other in (*self._running, *chosen))
@@ -155,23 +214,40 @@ class Scheduler:
         return -(-(len(request.prompt) + request.max_tokens + 2) // self.manager.block_size)
 
     def _schedule_decode(self) -> list[Request]:
-        chosen, postponed = list[Request](), deque[Request]()
+        chosen, postponed, width, preemptions = list[Request](), deque[Request](), 0, self.preemptions
+        self.swapper.begin_turn()
         while self._running:
             request = self._running.popleft()
-            if len(chosen) == self._limits.max_batch:
+            if width + request.width > self._limits.max_batch:
                 postponed.append(request)
             elif self._make_room(request):
-                table = request.blocks
-                self.manager.append(table, request.outputs[table.filled - len(request.prompt) :])
+                self._append(request)
                 chosen.append(request)
+                width += request.width
         self._running = postponed
+        if self.preemptions > preemptions:
+            if not chosen and (self._asynchronous or self.swapper.is_on):
+                raise OutOfBlocksError("the only running sequence does not fit: give the simulator more device blocks")
+        else:
+            chosen = self._bring_back(chosen, width)
         return chosen
 
+    def _bring_back(self, chosen: list[Request], width: int) -> list[Request]:
+        """``chosen`` and who comes back from host memory, in order of arrival."""
+        came = list[Request]()
+        while width + len(came) < self._limits.max_batch and (request := self.swapper.bring_in()) is not None:
+            self._append(request)
+            came.append(request)
+        return sorted(chosen + came, key=lambda request: request.sequence_id) if came else chosen
+
+    def _append(self, request: Request) -> None:
+        for sequence in request.live:
+            self.manager.append(sequence.blocks, sequence.tokens[sequence.blocks.filled :])
+
     def _make_room(self, request: Request) -> bool:
-        """Preempt younger sequences, then ``request`` itself, until its next token has a place."""
-        new = request.num_tokens - request.blocks.filled
-        while self.manager.num_missing(request.blocks, new) > self.manager.num_free:
-            if self._asynchronous:
+        """Preempt younger requests, then ``request`` itself, until its next tokens have a place."""
+        while not (place_children(request, self.manager) and self._can_append(request)):
+            if self._asynchronous and not self.swapper.is_on:
                 raise OutOfBlocksError("asynchronous scheduling cannot preempt: give the simulator more device blocks")
             victim = self._running.pop() if self._running else request
             self._preempt(victim)
@@ -179,37 +255,43 @@ class Scheduler:
                 return False
         return True
 
+    def _can_append(self, request: Request) -> bool:
+        missing = sum(self.manager.num_missing(s.blocks, s.num_tokens - s.blocks.filled) for s in request.live)
+        return missing <= self.manager.num_free
+
     def _preempt(self, request: Request) -> None:
         self.preemptions += 1
-        self._free(request)
+        if not request.children and self.swapper.take_out(request):
+            return
+        self.cleanup.append(request.sequence_id)
+        for sequence in request.live:
+            self._free(request, sequence)
+        request.copies = []
+        if request.children:
+            # the host ends a group it would have to compute again (scheduler.cpp)
+            self.aborted_groups += 1
+            self.abort(request)
+            return
+        # a token on the way comes back later, as if it belonged to the prompt
+        request.outputs = [token for token in request.outputs if token != UNKNOWN_TOKEN]
         request.state = "waiting"
         self._waiting.appendleft(request)
-        self.cleanup.append(request.sequence_id)
 
-    def _free(self, request: Request) -> None:
-        self.manager.free(request.blocks, request.accessed)
-        request.table = None
+    def _free(self, request: Request, sequence: Sequence) -> None:
+        if sequence.table is not None:
+            manager = self.swapper.host if request in self.swapper.waiting else self.manager
+            manager.free(sequence.table, sequence.accessed)
+            sequence.table = None
 
     def _find_hits(self, request: Request) -> tuple[int, int]:
         """(leading blocks on the device, leading blocks on the device or in the pool)."""
         table = request.blocks
         computed = self.manager.num_computed(table)
-        promised = computed + self._ask_pool(table.hashes[computed:])
+        promised = computed + leading_hits(self._lookup, table.hashes[computed:], self._tp, self._model_name)
         request.hbm_blocks += computed
         request.pool_blocks += promised - computed
         request.prompt_tokens += request.num_tokens
         return computed, promised
-
-    def _ask_pool(self, hashes: list[int]) -> int:
-        if self._lookup is None or not hashes:
-            return 0
-        # a block that is not full has no name: the host asks for hash 0
-        keys = [f"{name}_{rank}_{self._tp}_{self._model_name}" for name in hashes for rank in range(self._tp)]
-        answer = self._lookup.batch_exist(keys)
-        if len(answer) != len(keys) or not all(type(found) is bool for found in answer):
-            raise TypeError("batch_exist must answer one Python bool per key: the host casts nothing else")
-        leading = next((index for index, found in enumerate(answer) if not found), len(answer))
-        return leading // self._tp
 
 
 def _extra_hash(request: Request) -> int:

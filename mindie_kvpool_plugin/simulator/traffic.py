@@ -27,12 +27,16 @@ class Prompt:
         answer_length: tokens the model is asked for.
         speaker: whose turn it is.
         turn: which turn of the speaker, from 0.
+        samples: answers asked for (n); a chat goes on with the first.
+        adapter: its LoRA adapter.
     """
 
     tokens: Sequence[int]
     answer_length: int
     speaker: int = 0
     turn: int = 0
+    samples: int = 1
+    adapter: str | None = None
 
 
 class Traffic:
@@ -60,6 +64,9 @@ class Chat(Traffic):
         answer_tokens: tokens the model is asked for.
         vocab_size: of the model.
         seed: of all tokens.
+        sampled: share of the requests that ask for several answers.
+        samples: how many these ask for.
+        adapters: LoRA adapters; speakers take turns in using one of them or none.
     """
 
     def __init__(
@@ -72,7 +79,11 @@ class Chat(Traffic):
         answer_tokens: int = 24,
         vocab_size: int = 1024,
         seed: int = 0,
+        sampled: float = 0.0,
+        samples: int = 2,
+        adapters: int = 0,
     ) -> None:
+        self._sampled, self._samples, self._adapters = sampled, samples, adapters
         self._turns, self._turn_tokens, self._answer_tokens = turns, turn_tokens, answer_tokens
         self._vocab_size, self._seed = vocab_size, seed
         system = _tokens(random.Random(f"{seed} system"), system_tokens, vocab_size)
@@ -86,7 +97,9 @@ class Chat(Traffic):
     def _prompt(self, speaker: int, turn: int, history: list[int]) -> Prompt:
         source = random.Random(f"{self._seed} {speaker} {turn}")
         said = _tokens(source, self._turn_tokens + source.randint(-5, 5), self._vocab_size)
-        return Prompt(history + said, self._answer_tokens, speaker, turn)
+        samples = self._samples if source.random() < self._sampled else 1
+        adapter = f"adapter-{number}" if (number := speaker % (self._adapters + 1)) else None
+        return Prompt(history + said, self._answer_tokens, speaker, turn, samples, adapter)
 
 
 def few_shot(
@@ -98,12 +111,19 @@ def few_shot(
     answer_tokens: int = 8,
     vocab_size: int = 1024,
     seed: int = 0,
+    sampled: float = 0.0,
+    samples: int = 2,
 ) -> Traffic:
-    """Questions, each after one of a few long sets of examples."""
-    source = random.Random(f"{seed} few-shot")
+    """Questions, each after one of a few long sets of examples; a share of them asks for several answers."""
+    source, draws = random.Random(f"{seed} few-shot"), random.Random(f"{seed} samples")
     sets = [_tokens(source, example_tokens, vocab_size) for _ in range(examples)]
     return Traffic(
-        Prompt(source.choice(sets) + _tokens(source, question_tokens, vocab_size), answer_tokens, speaker)
+        Prompt(
+            source.choice(sets) + _tokens(source, question_tokens, vocab_size),
+            answer_tokens,
+            speaker,
+            samples=samples if draws.random() < sampled else 1,
+        )
         for speaker in range(requests)
     )
 

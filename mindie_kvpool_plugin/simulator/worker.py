@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindie_kvpool_plugin.simulator.device import Device
+from mindie_kvpool_plugin.simulator.requests import BlockPair, SwapDecision
 
 HOOKS = ("model_inputs_update", "sample_preprocess", "plugin_verify", "plugin_cache_update", "plugin_cache_clear")
 FREE_EVENTS = ("sequences_finished", "sequences_dropped")
@@ -51,6 +52,27 @@ class Worker:
     def step(self, metadata: Any) -> Future[Any]:
         """Run one batch."""
         return self.call(lambda: self.generator.generate_token(metadata))
+
+    def move_blocks(self, copies: list[BlockPair], swaps: list[SwapDecision]) -> Future[None]:
+        """Copy and swap blocks, as the host's router does before a batch."""
+
+        def move() -> None:
+            if copies:
+                self.generator.copy_blocks(np.array(copies))
+            if swaps:
+                self.generator.swap([[list(decision) for decision in swaps]])
+
+        return self.call(move)
+
+    def recover(self, command: str) -> None:
+        """Execute one of the host's recovery commands, on the thread that calls this.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        result = self.generator.execute_recover_command(command)
+        if result["command_result"] != 0:
+            raise RuntimeError(f"{command} failed: {result['error_msg']}")
 
     def clear_cache(self, sequence_ids: npt.NDArray[np.int64]) -> Future[Any]:
         """Tell the worker that sequences are gone."""

@@ -22,6 +22,7 @@ from mindie_kvpool_plugin.check.rules import (
     pool_file,
     schedule,
     server,
+    support,
     weights,
 )
 from mindie_kvpool_plugin.check.rules.registry import RULES, run_rules
@@ -33,6 +34,7 @@ TOPICS = (
     pool_file,
     pool_addresses,
     plugin_params,
+    support,
     asynchronous,
     weights,
     model,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mindie_kvpool_plugin.check.rules.family import Family, family
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.check.rules.view import B, D, View, integer, section, text, worker_integer
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, D, View, integer, section, text, worker_integer
 from mindie_kvpool_plugin.check.schema import profiles
 
 _QUANTISED_OK = {"", "float", "w8a8", "w8a8_dynamic", "w4a8", "w4a8_dynamic", "w8a8_pdmix", "w8a8sc", "w8a8s"}
@@ -28,12 +28,16 @@ def prefix_cache_excludes_lora(view: View) -> Iterator[Fault]:
     if not view.is_prefix:
         return
     if view.has_lora:
-        yield fault(B, D, "LoraModules" if view.deploy.get("LoraModules") else "maxLoras")
+        at = (B, D, "LoraModules" if view.deploy.get("LoraModules") else "maxLoras")
+        yield fault(*at, variant="pool", severity="warning") if KV_POOL in view.words else fault(*at)
         return
     for index, model in enumerate(view.models):
         adapter = Path(text(model, "modelWeightPath") or "/nonexistent") / "lora_adapter.json"
         if view.situation.follow and "LoraModules" not in view.deploy and view.followed.disk.facts(adapter).is_file:
-            yield fault(*view.model_path(index, "modelWeightPath"), variant="file", file=str(adapter))
+            severity = "warning" if KV_POOL in view.words else None
+            yield fault(
+                *view.model_path(index, "modelWeightPath"), variant="file", severity=severity, file=str(adapter)
+            )
 
 
 @rule(
@@ -57,10 +61,12 @@ def prefix_cache_lists_few_models(view: View) -> Iterator[Fault]:
     right="DeepSeek V3.2 with prefix_cache and without a pool",
 )  # fmt: skip
 def deepseek_v32_has_no_pool(view: View) -> Iterator[Fault]:
-    """Its third cache is not pooled."""
+    """Its third cache is not pooled by the host; kv_pool stores it."""
     for index, _ in enumerate(view.models):
         kind = family(view, index)
-        if view.is_pool and kind.name == "deepseek_v32":
+        if view.is_pool and kind.name == "deepseek_v32" and KV_POOL in view.words:
+            yield fault(B, "kvPoolConfig", "backend", variant="plugin", severity="warning", outcome="advice")
+        elif view.is_pool and kind.name == "deepseek_v32":
             yield fault(B, "kvPoolConfig", "backend", severity="warning" if kind.is_guess else None)
 
 
@@ -149,13 +155,14 @@ def prefix_cache_lists_few_quantisations(view: View) -> Iterator[Fault]:
     right="Qwen with pooling and prefix_cache",
 )  # fmt: skip
 def qwen_pools_with_little_else(view: View) -> Iterator[Fault]:
-    """The feature matrix says no, single pages say yes."""
+    """The feature matrix says no, single pages say yes; kv_pool goes with the plugins, as its own table says."""
     if not view.is_pool:
         return
+    plugins = set() if KV_POOL in view.words else {"splitfuse", "la", "memory_decoding"}
     for index, _ in enumerate(view.models):
         if not family(view, index).is_qwen:
             continue
-        features = sorted({"splitfuse", "la", "memory_decoding"} & view.words)
+        features = sorted(plugins & view.words)
         if view.is_option_on(index, "stream_options", "micro_batch"):
             features.append("micro_batch")
         slo = integer(view.schedule, "stageSelectPolicy") == 2 or view.schedule.get("dynamicBatchSizeEnable") is True
@@ -171,11 +178,16 @@ def qwen_pools_with_little_else(view: View) -> Iterator[Fault]:
     right="pooling and sequence parallelism without splitfuse",
 )  # fmt: skip
 def splitfuse_and_sequence_parallel_do_not_pool(view: View) -> Iterator[Fault]:
-    """The scheduler raises on the first batch of several sequences."""
+    """The scheduler raises on a request of several sequences; the host's own pool is wrong without such, too."""
     for index, model in enumerate(view.models):
         size = (worker_integer(model, "sp") or 1) * (worker_integer(model, "cp") or 1)
-        if view.is_pool and "splitfuse" in view.words and size > 1:
-            yield fault(*view.model_path(index, "plugin_params"), size=size)
+        if not view.is_pool or "splitfuse" not in view.words or size <= 1:
+            continue
+        at = view.model_path(index, "plugin_params")
+        if KV_POOL in view.words:
+            yield fault(*at, variant="groups", severity="warning", size=size)
+        else:
+            yield fault(*at, size=size)
 
 
 @rule(

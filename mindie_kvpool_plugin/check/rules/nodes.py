@@ -120,7 +120,7 @@ def several_nodes_serve_one_instance(view: View) -> Iterator[Fault]:
     "HC-31", "info", "late",
     "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, prefix_cache.md",
     wrong="a decode node with prefix_cache in plugin_params (3.0.0)",
-    right="prefix_cache and the pool on prefill nodes only",
+    right="prefix_cache,kv_pool on prefill nodes, kv_pool alone on decode nodes",
 )  # fmt: skip
 def decode_nodes_have_no_prefix_cache(view: View) -> Iterator[Fault]:
     """The role arrives at run time: the file cannot tell, so both sides are named."""
@@ -170,12 +170,12 @@ def prefix_cache_goes_with(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "KP-09", "warning", "run",
+    "KP-09", "info", "silent",
     "mindie-kvpool-plugin, README.md: What is pooled",
-    wrong='"inferMode": "dmi" with kv_pool on a decode node',
-    right="kv_pool on prefill nodes only",
+    wrong='"inferMode": "dmi", "{\\"plugin_type\\":\\"kv_pool\\"}" on a prefill node',
+    right='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}" on prefill nodes, kv_pool alone on decode nodes',
 )  # fmt: skip
-def kv_pool_runs_on_prefill_nodes(view: View) -> Iterator[Fault]:
-    """kv_pool without prefix_cache under dmi: meant for a decode node, where it has nothing to do."""
+def kv_pool_alone_is_for_decode_nodes(view: View) -> Iterator[Fault]:
+    """The role arrives at run time: the file cannot tell."""
     if view.is_dmi and KV_POOL in view.words and not view.is_prefix:
         yield fault(S, "inferMode")

@@ -216,9 +216,9 @@ def plugins_are_named_in_the_documented_place(view: View) -> Iterator[Fault]:
     right='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
 def kv_pool_needs_prefix_cache(view: View) -> Iterator[Fault]:
-    """Reloaded blocks are used through the prefix cache."""
+    """Reloaded blocks are used through the prefix cache; a decode node only stores (KP-09)."""
     for _, plugins, path in _parts(view):
-        if KV_POOL in plugins.words and "prefix_cache" not in plugins.words:
+        if not view.is_dmi and KV_POOL in plugins.words and "prefix_cache" not in plugins.words:
             yield fault(*path)
 
 

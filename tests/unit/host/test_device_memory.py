@@ -97,9 +97,16 @@ def test_placeholders_of_missing_heads_are_left_out():
 def test_caches_that_cannot_be_addressed_are_refused():
     """Blocks that are not contiguous, or tensors that disagree about the number of blocks."""
     strided = torch.zeros(6, 4, 2, 8).transpose(1, 2)
-    with pytest.raises(HostCompatError, match="each contiguous"):
+    with pytest.raises(HostCompatError, match=r"each contiguous; .*remove it"):
         CacheLayout([(strided, strided)])
     with pytest.raises(HostCompatError, match="expected 6 blocks"):
         CacheLayout([(torch.zeros(6, 4, 2, 8), torch.zeros(5, 4, 2, 8))])
     with pytest.raises(HostCompatError, match="empty"):
         CacheLayout([])
+
+
+def test_a_cache_whose_first_dimension_is_not_the_block_is_refused():
+    """Keys and values stacked in one tensor: what looks like two blocks is two halves of all of them."""
+    stacked = torch.zeros(2, 6, 4, 2, 8)
+    with pytest.raises(HostCompatError, match=r"shape \(2, 6, 4, 2, 8\).*expected 6 blocks along the first dimension"):
+        CacheLayout([(stacked,)], num_blocks=6)

@@ -174,3 +174,14 @@ def test_a_sequence_whose_blocks_were_pulled_is_pooled_like_a_computed_one():
     sequences.advance(np.array([70, 71]), np.array([9, 8], np.int32), table([3, 5, 6], [1, 2, 4]))
     assert sequences.look(70)[0].block_ids.tolist() == [3, 5]
     assert sequences.look(71) is None
+
+
+def test_clear_forgets_running_sequences_and_those_that_were_pulled():
+    """A recovery: ids may come again and mean something else."""
+    context, sequences = started(range(9), [3, 5, 7])
+    sequences.expect(71, None)
+    sequences.clear()
+    assert sequences.look(70) is None
+    context.hold(8, range(9))
+    sequences.advance(np.array([71]), np.array([8], np.int32), table([1, 2, 4]))
+    assert sequences.look(71) is None

@@ -10,13 +10,15 @@ from mindie_llm.text_generator.adapter.generator_backend import GeneratorBackend
 from mindie_llm.text_generator.plugins import get_plugin
 from mindie_llm.text_generator.plugins.plugin_utils import PluginParameterValidator
 from mindie_llm.text_generator.utils.input_metadata import InputMetadata
+from mindie_llm.text_generator.utils.model_input import GenerationOutput
 from mindie_llm.text_generator.utils.output_filter import OutputFilter
 from mindie_llm.text_generator.utils.settings import CacheConfig, ContextParams, KVCacheSettings
 from mindie_llm.text_generator.utils.tg_infer_context_store import TGInferContextStore
 from mindie_llm.utils.env import ENV
+from mindie_llm.utils.log.error_code import ErrorCodeException, convert_exception_to_error_code
 
 WARMUP_SEQUENCE_ID = 1
-RECOVERY_COMMANDS = ("CMD_PAUSE_ENGINE", "CMD_PAUSE_ENGINE_ROCE", "CMD_CLEAR_TRANSER")
+PAUSE_COMMANDS = ("CMD_PAUSE_ENGINE", "CMD_PAUSE_ENGINE_ROCE")
 
 
 class PDInterface:
@@ -41,6 +43,7 @@ class Generator(PDInterface):
         validator = PluginParameterValidator(int(model_config.get("speculation_gamma", 0)))
         plugin_config, self.is_mix_model, plugin_list = validator.validate(model_config.get("plugin_params"))
         self.async_inference = ENV.async_inference
+        self.is_inference_pause = False
         self.generator_backend = GeneratorBackend(model_config)
         self.model_wrapper = self.generator_backend.model_wrapper
         self.model_info = self.generator_backend.model_info
@@ -72,9 +75,19 @@ class Generator(PDInterface):
         self._init_plugin_manager(self.kvcache_settings, plugin_list, plugin_config)
 
     def generate_token(self, input_metadata: InputMetadata, warmup=False):
-        if self.async_inference:
-            return self.plugin_manager.generate_token_async(input_metadata, warmup=warmup)
-        return self.plugin_manager.generate_token(input_metadata, warmup=warmup)
+        manager = self.plugin_manager
+        generate = manager.generate_token_async if self.async_inference else manager.generate_token
+        try:
+            return generate(input_metadata, warmup=warmup)
+        except ErrorCodeException:
+            raise
+        except Exception as error:
+            error_code = convert_exception_to_error_code(str(error))
+            if error_code is not None:
+                raise ErrorCodeException(error_code) from error
+            if self.is_inference_pause:
+                return GenerationOutput.make_empty()
+            raise
 
     def clear_cache(self, sequence_ids):
         self.infer_context.clear_context_by_seq_ids(sequence_ids)
@@ -95,13 +108,21 @@ class Generator(PDInterface):
         self.model_wrapper.adapter_manager.unload_adapter(lora_name)
 
     def execute_recover_command(self, command):
+        done = {"command_result": 0, "error_msg": "", "npu_device_id": self.rank}
+        if command in PAUSE_COMMANDS:  # from the command thread, while a batch may run
+            self.is_inference_pause = self.plugin_manager.is_inference_pause = True
+            return self.generator_backend.execute_recover_command(command)
         if command == "CMD_REINIT_NPU":
+            self.plugin_manager.wait_for_forward()
             self.infer_context.reset_all_context()
-        elif command == "CMD_START_ENGINE":
-            self.plugin_manager.last_sequence_ids = None
-        elif command not in RECOVERY_COMMANDS:
-            return {"command_result": 1, "error_msg": f"unknown command {command!r}", "npu_device_id": self.rank}
-        return {"command_result": 0, "error_msg": "", "npu_device_id": self.rank}
+            return self.generator_backend.execute_recover_command(command)
+        if command == "CMD_START_ENGINE":
+            self.plugin_manager.resume()
+            self.is_inference_pause = False
+            return done
+        if command == "CMD_CLEAR_TRANSER":
+            return done
+        return {**done, "command_result": 1, "error_msg": f"unknown command {command!r}"}
 
     def warm_up(self):
         """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards."""

@@ -6,12 +6,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from mindie_llm.modeling.backend_type import BackendType
 from mindie_llm.modeling.model_wrapper import get_model_wrapper
 from mindie_llm.text_generator.plugins.plugin_manager import MemPoolType
-from mindie_llm.text_generator.utils.model_input import SamplingOutput
+from mindie_llm.text_generator.samplers.sampler import sample
 
 SWAP_IN = 0
 
@@ -47,18 +45,18 @@ class GeneratorBackend:
         self.cache_pool = SimpleNamespace(kvcache_settings=kvcache_settings, npu_cache=tensors)
 
     def copy_blocks(self, pairs):
-        self.synchronize()
+        self.model_wrapper.model_runner.drain()
         for tensor in self._tensors():
             tensor[pairs[:, 1]] = tensor[pairs[:, 0]]
 
     def swap_cache(self, decisions):
-        self.synchronize()
+        self.model_wrapper.model_runner.drain()
         if not self.host_blocks:
             self.host_blocks.extend({} for _ in self._tensors())
         for tensor, kept in zip(self._tensors(), self.host_blocks, strict=True):
             for kind, source, destination in decisions.tolist():
                 if kind == SWAP_IN:
-                    tensor[destination] = kept.pop(source)
+                    tensor[destination] = kept[source]
                 else:
                     kept[destination] = tensor[source].clone()
 
@@ -77,13 +75,12 @@ class GeneratorBackend:
 
     def sample(self, logits, sampling_metadata):
         self.synchronize()
-        tokens = logits.argmax(dim=-1).numpy().astype(np.int64)
-        return SamplingOutput(
-            sequence_ids=sampling_metadata.all_sequence_ids,
-            token_ids=tokens,
-            num_new_tokens=np.ones(len(tokens), dtype=np.int64),
-            parent_sequence_ids=sampling_metadata.all_sequence_ids,
-        )
+        return sample(logits, sampling_metadata)
+
+    def execute_recover_command(self, command):
+        if command == "CMD_REINIT_NPU":
+            self.model_wrapper.model_runner.restart()
+        return {"command_result": 0, "error_msg": "", "npu_device_id": self.npu_device_id}
 
     def synchronize(self):
         self.model_wrapper.model_runner.synchronize()

@@ -9,12 +9,14 @@ from __future__ import annotations
 import importlib
 import queue
 import threading
+from contextlib import suppress
 from enum import IntEnum
 
 import numpy as np
 
 from mindie_llm.text_generator.plugins.plugin_utils import PluginDataParam
 from mindie_llm.text_generator.utils.model_input import Flight, GenerationOutput
+from mindie_llm.utils.log.error_code import ErrorCodeException, convert_exception_to_error_code
 
 LAUNCH_TIMEOUT_S = 60
 OUTPUT_TIMEOUT_S = 120
@@ -54,6 +56,7 @@ class PluginManager:
         self.mempool_type = MemPoolType.DISABLED
         self.last_sequence_ids = None
         self.previous_batch_is_prefill = False
+        self.is_inference_pause = False
         if self.async_inference:
             self.input_queue = queue.Queue()
             self.output_queue = queue.Queue()
@@ -111,28 +114,53 @@ class PluginManager:
             self.prefix_cache.async_put_prefix_kvcache_to_mempool(input_metadata, cache_ids)
         flight = Flight(cache_ids, input_metadata, model_inputs, kwargs, sampling_metadata)
         self.input_queue.put(flight)
+        try:
+            output = self._finish_the_one_before(before, flight)
+        finally:
+            flight.postprocess_done.set()
+        output.trace_ids = trace_ids
+        self.last_sequence_ids = input_metadata.all_sequence_ids
+        if before.error_code is not None:  # the host may notice one batch earlier, if the fault is quick
+            raise ErrorCodeException(before.error_code)
+        return output
+
+    def _finish_the_one_before(self, before, flight):
+        input_metadata = flight.input_metadata
         if not input_metadata.is_prefill and not self.previous_batch_is_prefill:
             flight.launched.wait(timeout=LAUNCH_TIMEOUT_S)
         self.previous_batch_is_prefill = input_metadata.is_prefill
-        if before.cache_ids is None or before.input_metadata.is_dummy_batch:
-            output = GenerationOutput.make_empty()
-        else:
-            output = self.postprocess(
-                before.cache_ids, before.input_metadata, before.logits, before.sampling_metadata, before.sampling_output
-            )
-        output.trace_ids = trace_ids
-        flight.postprocess_done.set()
-        self.last_sequence_ids = input_metadata.all_sequence_ids
-        return output
+        if before.is_mock or before.cache_ids is None or before.input_metadata.is_dummy_batch:
+            return GenerationOutput.make_empty()
+        return self.postprocess(
+            before.cache_ids, before.input_metadata, before.logits, before.sampling_metadata, before.sampling_output
+        )
+
+    def wait_for_forward(self):
+        """Until no batch is left that the device could still be given."""
+        if self.async_inference:
+            self.input_queue.join()
+
+    def resume(self):
+        """The device was repaired: nothing of the batches before it counts, the next one follows an empty one."""
+        self.last_sequence_ids = None
+        self.is_inference_pause = False
+        self.wait_for_forward()
+        if self.async_inference:
+            with suppress(queue.Empty):
+                self.output_queue.get_nowait()
+            self.output_queue.put(Flight())
 
     def forward_loop(self):
         while (flight := self.input_queue.get()) is not None:
             try:
                 self._forward(flight)
             except BaseException as error:  # noqa: BLE001 - raised by the inference thread when it asks for the tokens
-                flight.failure = error
+                flight.error_code = convert_exception_to_error_code(str(error))
+                flight.is_mock = self.is_inference_pause or flight.error_code is not None
+                flight.failure = None if flight.is_mock else error
                 flight.launched.set()
             self.output_queue.put(flight)
+            self.input_queue.task_done()
 
     def _forward(self, flight):
         metadata = flight.input_metadata
@@ -160,6 +188,8 @@ class PluginManager:
         finish_reason, finished = self.output_filter.filter_finished_sequences(
             cache_ids, input_metadata, sampling_output
         )
+        if sampling_metadata.best_of_array is not None:
+            cache_ids = self.infer_context.fork_context(sampling_output)
         self.plugin_cache_update_manager(
             cache_ids, sampling_output, (result, sampling_metadata), input_metadata.is_prefill
         )
@@ -171,7 +201,13 @@ class PluginManager:
             gone = self.infer_context.clear_finished_context(finished_ids, finished_handles)
             self.plugin_cache_clear_manager(cache_ids, finish_reason)
         self.infer_context.clear_aborted_context()
-        output = GenerationOutput(sampling_output.sequence_ids, sampling_output.token_ids, finish_reason)
+        output = GenerationOutput(
+            sampling_output.sequence_ids,
+            sampling_output.token_ids,
+            finish_reason,
+            sampling_output.parent_sequence_ids,
+            sampling_output.group_indices,
+        )
         if self.async_inference and gone.size:
             output.remove(gone)
         return output

@@ -29,6 +29,8 @@ class ModelInput:
 class SamplingMetadata:
     all_sequence_ids: np.ndarray
     is_prefill: bool
+    best_of_array: np.ndarray | None = None
+    reserved_sequence_ids: list[np.ndarray] | None = None
 
 
 @dataclass
@@ -36,7 +38,9 @@ class SamplingOutput:
     sequence_ids: np.ndarray
     token_ids: np.ndarray
     num_new_tokens: np.ndarray
-    parent_sequence_ids: np.ndarray | None = None
+    parent_sequence_ids: np.ndarray
+    group_indices: list[tuple[int, int]]
+    repeating_indices: np.ndarray | None = None  # per row of tokens: its row of the batch
 
 
 @dataclass
@@ -44,6 +48,8 @@ class GenerationOutput:
     sequence_ids: np.ndarray
     token_ids: np.ndarray
     finish_reason: np.ndarray
+    parent_sequence_ids: np.ndarray | None = None
+    group_indices: list[tuple[int, int]] | None = None
     trace_ids: list[Any] | None = None
 
     @classmethod
@@ -69,5 +75,7 @@ class Flight:
     logits: Any = None
     sampling_output: SamplingOutput | None = None
     failure: BaseException | None = None
+    error_code: Any = None  # of a device fault
+    is_mock: bool = False  # stands for a batch that failed
     postprocess_done: Event = field(default_factory=Event)
     launched: Event = field(default_factory=Event)

@@ -13,17 +13,21 @@ class OutputFilter:
 
     def filter_finished_sequences(self, cache_ids, metadata, sampling_output):
         context, config = self.tg_infer_context, self.cache_config
+        limits, ignore_eos = metadata.batch_max_output_lens, metadata.batch_ignore_eos
+        if sampling_output.repeating_indices is not None:
+            rows = sampling_output.repeating_indices
+            cache_ids, limits, ignore_eos = cache_ids[rows], limits[rows], ignore_eos[rows]
         reason = np.zeros_like(cache_ids)
         if self.async_inference:
             reason[context.get_once_end_flag(cache_ids)] = ResponseConfig.EOS
         ended = np.isin(sampling_output.token_ids[:, 0], np.atleast_1d(config.eos_token_id))
-        if metadata.batch_ignore_eos is not None:
-            ended &= metadata.batch_ignore_eos != True  # noqa: E712 - an array of True, False and None
+        if ignore_eos is not None:
+            ended &= ignore_eos != True  # noqa: E712 - an array of True, False and None
         reason[ended] = ResponseConfig.EOS
         produced = context.get_output_len_count(cache_ids) + sampling_output.num_new_tokens
         too_long = context.get_seq_lens(cache_ids) + sampling_output.num_new_tokens >= config.max_seq_len
         reason[too_long] = ResponseConfig.REACH_MAX_SEQ_LEN
-        reason[produced >= metadata.batch_max_output_lens] = ResponseConfig.REACH_MAX_OUTPUT_LEN
+        reason[produced >= limits] = ResponseConfig.REACH_MAX_OUTPUT_LEN
         reason[produced >= config.max_gen_len] = ResponseConfig.REACH_MAX_OUTPUT_LEN
         finished = np.nonzero(reason)[0]
         return reason, (finished if len(finished) else None)

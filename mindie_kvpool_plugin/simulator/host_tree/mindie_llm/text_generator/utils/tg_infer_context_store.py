@@ -34,6 +34,13 @@ class BatchContext:
             known = self.sequence_context_slot_map[sequence_id] = self.free_handles.pop()
         return known
 
+    def fork(self, children, parents):
+        for values in (self.all_input_ids, self.seq_lens, self.output_len_count, self.last_position_ids):
+            values[children] = values[parents]
+        for child, parent in zip(children, parents, strict=True):
+            if parent in self.adapter_ids:
+                self.adapter_ids[child] = self.adapter_ids[parent]
+
     def pop(self, sequence_ids):
         known = self.sequence_context_slot_map
         return [known.pop(int(sequence_id)) for sequence_id in sequence_ids if int(sequence_id) in known]
@@ -79,8 +86,22 @@ class TGInferContextStore:
     def compose_model_inputs(self, metadata: InputMetadata, context_handles, warmup=False, hit_mask=None):
         compose = self._prefill_inputs if metadata.is_prefill else self._decode_inputs
         inputs = compose(metadata, context_handles, warmup, hit_mask)
-        sampling = SamplingMetadata(metadata.all_sequence_ids, metadata.is_prefill)
+        has_groups = metadata.is_prefill and metadata.batch_best_of is not None and (metadata.batch_best_of > 1).any()
+        best_of = metadata.batch_best_of if has_groups else None
+        reserved = metadata.reserved_sequence_ids
+        sampling = SamplingMetadata(metadata.all_sequence_ids, metadata.is_prefill, best_of, reserved)
         return inputs, sampling, metadata.trace_ids
+
+    def fork_context(self, sampling_output):
+        """Handles of all sequences of the sampler's answer; new ones begin as copies of their parents."""
+        context = self._batch_context
+        names, parents = sampling_output.sequence_ids.tolist(), sampling_output.parent_sequence_ids.tolist()
+        handles = [context.handle(name, may_start=True) for name in names]
+        pairs = [(own, context.handle(parent, False)) for own, parent in zip(handles, parents, strict=True)]
+        children = [(own, parent) for own, parent in pairs if own != parent]
+        if children:
+            context.fork([own for own, _ in children], [parent for _, parent in children])
+        return np.array(handles, dtype=np.int32)
 
     def block_table_to_slots(self, block_table):
         return np.asarray(block_table)[..., None] * self.block_size + np.arange(self.block_size, dtype=np.int32)
@@ -97,7 +118,7 @@ class TGInferContextStore:
             values[handles] += 1
         if filtered_indices is None:
             return np.array([], dtype=np.int32), np.array([], dtype=np.int64)
-        return context_handles[filtered_indices], input_metadata.all_sequence_ids[filtered_indices]
+        return context_handles[filtered_indices], sampling_output.sequence_ids[filtered_indices]
 
     def clear_finished_context(self, sequence_ids, context_handles):
         """Forget finished sequences; with asynchronous scheduling those that finished one step before."""

@@ -1,0 +1,156 @@
+"""Seeded combinations of modes and faults on the simulated host: ``python -m chaos.mode_sweep [--seeds 300]``.
+
+A seed decides the mode (several answers, swap preemption, repair of the device, LoRA adapters, or none of them), the
+scheduling, asyncWrite, ranks, cache layout, block size, device memory, traffic and what is wrong with the pool.  The
+same seed is the same run.  Exit status 1 if anything went wrong, or if a mode never did what it is named after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
+from chaos.fault_matrix import FAULTS, WIDTH
+from mindie_kvpool_plugin.simulator.engine import EngineConfig
+from mindie_kvpool_plugin.simulator.faults import parse_spec
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape
+from mindie_kvpool_plugin.simulator.run import RunConfig
+from mindie_kvpool_plugin.simulator.traffic import Chat
+
+MODES = ("plain", "several answers", "swap", "recovery", "adapters")
+WRITING_MODES = frozenset({"several answers", "swap", "recovery"})
+"""In these the host writes blocks outside a batch."""
+
+SYNC_ONLY = frozenset({"several answers"})
+"""The host's documents exclude asynchronous scheduling for it."""
+
+SHAPES = (
+    ModelShape(),
+    ModelShape(num_kv_heads=2),
+    ModelShape(num_kv_heads=1, mla=(32, 8), dtype="bfloat16"),
+    ModelShape(int8_key_layers=(0,)),
+    ModelShape(index_head_size=8),
+)
+SEEDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What one seed stands for.
+
+    Attributes:
+        seed: of everything.
+        mode: of ``MODES``.
+        fault: of the fault matrix, or "none".
+        config: the run.
+    """
+
+    seed: int
+    mode: str
+    fault: str
+
+    @property
+    def name(self) -> str:
+        """For people; the seed alone repeats the run."""
+        return f"seed {self.seed}: {self.mode}, fault {self.fault}"
+
+
+def combination(seed: int) -> Combination:
+    """The mode and the fault of a seed; modes and faults take turns, so that a few seeds show each."""
+    faults = ("none", *FAULTS)
+    return Combination(seed, MODES[seed % len(MODES)], faults[seed // len(MODES) % len(faults)])
+
+
+def configuration(cell: Combination) -> RunConfig:
+    """The run that a combination stands for."""
+    draw = random.Random(f"mode sweep {cell.seed}")  # noqa: S311 - repeatable choices are the point
+    asynchronous = cell.mode not in SYNC_ONLY and draw.random() < 0.5
+    block_size = draw.choice((4, 8, 16))
+    roomy = 2 if asynchronous else 1  # without preemption there only starts what surely ends
+    is_swapping = cell.mode == "swap"
+    engine = EngineConfig(
+        shape=draw.choice(SHAPES),
+        block_size=block_size,
+        hbm_blocks=(40 if is_swapping else draw.choice((48, 56, 72)) * roomy) * 16 // block_size,
+        tp=2 if cell.fault == "one rank" else draw.choice((1, 2, 4)),
+        async_scheduling=asynchronous,
+        async_write=draw.random() < 0.5,
+        clock=draw.choice(("exact", "coarse")),
+        max_preempt_count=draw.choice((2, 4)) if is_swapping else 0,
+        cpu_blocks=64 * 16 // block_size if is_swapping else 0,
+    )
+    speakers, seed = draw.choice((6, 8, 10)), draw.randrange(1 << 30)
+
+    def traffic() -> Chat:
+        if is_swapping:
+            return Chat(10, 3, seed=seed, system_tokens=20, turn_tokens=24, answer_tokens=60)
+        sampled = 0.6 if cell.mode == "several answers" else 0.0
+        return Chat(speakers, 3, seed=seed, sampled=sampled, samples=3, adapters=2 if cell.mode == "adapters" else 0)
+
+    return RunConfig(
+        engine,
+        traffic,
+        faults=None if cell.fault == "none" else parse_spec(FAULTS[cell.fault]),
+        fail_after=draw.randrange(5, 15) if cell.mode == "recovery" else 0,
+    )
+
+
+def run_combination(cell: Combination) -> Outcome:
+    """Run it, in this process."""
+    return run_config(cell, configuration(cell))
+
+
+def table_of(outcomes: Iterable[Outcome]) -> Table:
+    """One line per mode, and the sum."""
+    table = Table(title="Modes and faults in seeded combinations; blocks count per rank", title_justify="left")
+    for heading in ("mode", *HEADINGS, "copies, swaps, repairs"):
+        table.add_column(heading, justify="left" if heading == "mode" else "right")
+    found = list(outcomes)
+    for mode in MODES:
+        rows = [outcome for outcome in found if outcome.cell.mode == mode]
+        if rows:
+            table.add_row(mode, *sums(rows), f"{sum(outcome.events for outcome in rows):,}")
+    return table
+
+
+def is_right(outcomes: Sequence[Outcome]) -> bool:
+    """Nothing went wrong, blocks came back in every mode, and the host wrote blocks where a mode says so."""
+    by_mode = {mode: [o for o in outcomes if o.cell.mode == mode] for mode in {o.cell.mode for o in outcomes}}
+    return all(outcome.is_clean for outcome in outcomes) and all(
+        any(o.reloaded for o in rows) and (mode not in WRITING_MODES or any(o.events for o in rows))
+        for mode, rows in by_mode.items()
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; answers its exit status."""
+    parser = argparse.ArgumentParser(description="Run seeded combinations of modes and faults on the simulated host.")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many (default {SEEDS})")
+    parser.add_argument("--first", type=int, default=0, help="the first one (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at once (default: processors)")
+    options = parser.parse_args(arguments)
+    console, began = Console(), time.monotonic()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    outcomes = []
+    cells = [combination(seed) for seed in range(options.first, options.first + options.seeds)]
+    for outcome in run_cells(run_combination, cells, options.jobs):
+        outcomes.append(outcome)
+        if not outcome.is_clean:
+            console.print(f"NOT RIGHT: {outcome.cell.name}: {outcome.detail}", soft_wrap=True, highlight=False)
+    console.print(table_of(outcomes))
+    console.print(f"{len(outcomes)} combinations in {time.monotonic() - began:.0f} s", highlight=False)
+    return 0 if is_right(outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""How a simulated host is built, and what its workers are told of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mindie_kvpool_plugin.simulator.device import HOLD_S
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape
+from mindie_kvpool_plugin.simulator.requests import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One simulated host.
+
+    Attributes:
+        shape: the model.
+        block_size: tokens of a block.
+        hbm_blocks: device blocks the scheduler may hand out.
+        tp: tensor parallel ranks, threads of this process.
+        plugins: value of ``plugin_type``, comma separated.
+        backend: ``kvPoolConfig.backend``; empty: no pool.
+        pool_file: ``kvPoolConfig.configPath``.
+        async_write: ``kvPoolConfig.asyncWrite``.
+        async_scheduling: overlap scheduling with the device, as MINDIE_ASYNC_SCHEDULING_ENABLE does.
+        model_name: the served name.
+        max_seq_len: tokens of a sequence, prompt and answer.
+        limits: what a batch may hold.
+        clock: "exact", or "coarse" for the host's 128 s resolution.
+        hold_s: how long an asynchronous device keeps back a batch that nobody released.
+        max_preempt_count: requests that may be swapped out per turn when blocks run out; 0: they are computed again.
+        cpu_blocks: host blocks they are swapped out to.
+    """
+
+    shape: ModelShape = field(default_factory=ModelShape)
+    block_size: int = 16
+    hbm_blocks: int = 128
+    tp: int = 1
+    plugins: str = "prefix_cache"
+    backend: str = ""
+    pool_file: str = ""
+    async_write: bool = False
+    async_scheduling: bool = False
+    model_name: str = "simulated"
+    max_seq_len: int = 2048
+    limits: Limits = field(default_factory=Limits)
+    clock: str = "exact"
+    hold_s: float = HOLD_S
+    max_preempt_count: int = 0
+    cpu_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_preempt_count and not self.cpu_blocks:
+            raise ValueError("max_preempt_count needs cpu_blocks")
+
+    @property
+    def num_npu_blocks(self) -> int:
+        """Blocks of the cache tensors: one more than handed out, for dummy batches."""
+        return self.hbm_blocks + 1
+
+    @property
+    def is_caching(self) -> bool:
+        """Whether equal prefixes share blocks."""
+        return "prefix_cache" in self.plugins
+
+    def worker_texts(self, rank: int, weights: Path) -> dict[str, str]:
+        """The host's model configuration, all texts, for the worker of a rank."""
+        texts = {
+            "backend_type": "atb",
+            "block_size": self.block_size,
+            "max_seq_len": self.max_seq_len,
+            "max_iter_times": self.max_seq_len,
+            "max_prefill_tokens": self.limits.max_prefill_tokens,
+            "num_npu_blocks": self.num_npu_blocks,
+            "model_id": weights,
+            "model_name": self.model_name,
+            "npu_device_id": rank,
+            "local_rank": rank,
+            "rank": rank,
+            "world_size": self.tp,
+            "tp": self.tp,
+            "kv_pool_backend": self.backend,
+            "kv_pool_config_path": self.pool_file,
+            "kv_pool_async_write": "true" if self.async_write else "false",
+            "plugin_params": json.dumps({"plugin_type": self.plugins}) if self.plugins else "",
+        }
+        return {key: str(value) for key, value in texts.items()}

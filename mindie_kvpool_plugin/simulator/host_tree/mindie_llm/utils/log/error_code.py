@@ -1,0 +1,21 @@
+"""Which failures of a device can be repaired, told by their text."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ErrorCode(str, Enum):
+    TEXT_GENERATOR_HBM_MULTI_BIT_ECC_ERROR = "HBM MULTI BIT ECC ERROR"
+
+
+class ErrorCodeException(RuntimeError):
+    """Reported to the scheduler, which ends all requests and has the device repaired."""
+
+    def __init__(self, error_code: ErrorCode):
+        super().__init__(f"device fault {error_code.name}")
+        self.error_code = error_code
+
+
+def convert_exception_to_error_code(exception_str: str) -> ErrorCode | None:
+    return next((code for code in ErrorCode if code.value in exception_str), None)

@@ -21,10 +21,12 @@ class Region:
     Attributes:
         address: first byte, virtual address.
         size_bytes: length.
+        is_device: memory of an NPU, which the processor cannot read.
     """
 
     address: int
     size_bytes: int
+    is_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)

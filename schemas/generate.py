@@ -2,7 +2,7 @@
 
 ``source/config.json`` describes config.json of one host version; ``source/versions.json`` says which, and what was
 different, version by version, in those ``before`` it and ``after`` it (merge patches, RFC 7396);
-``source/memcache.json`` has MemCache's keys.
+``source/memcache_local.json`` has MemCache's own keys.
 Everything of this package's own comes from its records (``options/records.py``).  Titles are made from names.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION
 from mindie_kvpool_plugin.check.schema.records import object_schema
 from mindie_kvpool_plugin.options.pool_file import RECORDS
-from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MemcacheOptions, MooncakeOptions
 
 FOLDER = Path(__file__).parent
 ADDRESS = "https://mindie-kvpool-plugin.invalid/schemas"
@@ -34,7 +34,15 @@ def schemas() -> dict[str, dict[str, Any]]:
     newest = made[f"config-{DEFAULT_HOST_VERSION}"]["properties"]["BackendConfig"]["properties"]["kvPoolConfig"]
     made["kvpool"] = newest
     made["mooncake"] = mooncake_schema()
-    made["memcache"] = with_section(source("memcache"))
+    made["memcache"] = with_section(
+        object_schema(MemcacheOptions)
+        | {
+            "title": "MemCache pool file",
+            "description": "The file kvPoolConfig.configPath names when backend is memcache: where MemCache's own "
+            "configuration is, and one section for the kv_pool plugin. UTF-8 without BOM.",
+        }
+    )
+    made["memcache_local"] = source("memcache_local")
     made["local_dram"] = with_section(
         object_schema(LocalDramOptions)
         | {

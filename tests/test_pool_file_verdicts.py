@@ -12,11 +12,11 @@ from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.options.pool_file import build, read_pool_file
-from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import start as mooncake_start
 from mindie_kvpool_plugin.pools.registry import BACKENDS
 from tests.check_examples import BASE, changed
 
+MEMCACHE = {"config_path": "/etc/memcache/ascend", "open_timeout_s": 5.0, "_a": "ascend", "_b": True, "kv_pool": {}}
 POOL = json.loads((BASE / "kv_pool.json").read_text(encoding="utf-8"))
 SECTION_OPTIONS = (
     "namespace", "queue_capacity_blocks", "queue_capacity_bytes", "fence_timeout_s", "in_flight_timeout_s",
@@ -115,13 +115,26 @@ def contents():
             yield f"verified, {protocol}, {staging}", POOL | {"protocol": protocol, "kv_pool": section}
 
 
+def memcache_contents():
+    for name in ("config_path", "open_timeout_s"):
+        yield from ((f"{name}={str(value)[:20]!r}", MEMCACHE | {name: value}) for value in VALUES)
+    for name in ("config_pat", "ock.mmc.meta_service_url", "namespace", "_note"):
+        yield f"file knows {name!r}", MEMCACHE | {name: "x"}
+        yield f"section knows {name!r}", MEMCACHE | {"kv_pool": {name: "x"}}
+    yield "no config_path", {"kv_pool": {}}
+    yield "mooncake's keys", POOL
+    for staging in ("auto", "on", "off"):
+        yield f"verified, {staging}", MEMCACHE | {"kv_pool": {"verify_payload": True, "staging": staging}}
+
+
 def files():
     """(name, backend, bytes) of every pool file that is tried."""
-    for backend in ("mooncake", "memcache"):
-        good = json.dumps(POOL, indent=1).encode()
+    for backend, pool in (("mooncake", POOL), ("memcache", MEMCACHE), ("unifiedcache", MEMCACHE)):
+        good = json.dumps(pool, indent=1).encode()
         yield f"{backend}: as it should be", backend, good
         yield from ((f"{backend}: {name}", backend, damage(good)) for name, damage in TEXTS.items())
     yield from ((f"mooncake: {name}", "mooncake", json.dumps(value).encode()) for name, value in contents())
+    yield from ((f"memcache: {name}", "memcache", json.dumps(value).encode()) for name, value in memcache_contents())
 
 
 @pytest.fixture
@@ -135,11 +148,13 @@ def start(monkeypatch):
             pool_file = read_pool_file(str(path))
             if backend not in BACKENDS:
                 raise ConfigError("no such backend")
-            options = build(MooncakeOptions, pool_file.backend_keys, "", strict=False)
-            for role in ("scheduler", "worker"):
-                mooncake_start.check_options(options, "", role)
+            options = build(BACKENDS[backend].options, pool_file.backend_keys, "", strict=False)
+            if backend == "mooncake":
+                for role in ("scheduler", "worker"):
+                    mooncake_start.check_options(options, "", role)
             section = pool_file.options
-            if section.verify_payload and section.staging != "on" and options.protocol == "ascend":
+            is_direct = backend == "memcache" or options.protocol == "ascend"
+            if section.verify_payload and section.staging != "on" and is_direct:
                 raise ConfigError("host.worker refuses it where the cache lies in an NPU's memory")
         except ConfigError:
             return True

@@ -5,7 +5,6 @@ Each is read once, with the same tolerant reader, and judged later: here nothing
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 from mindie_kvpool_plugin.check.situation import Disk, FileFacts, Situation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES, load_bytes
-
-_LINE = re.compile(r"\s*([A-Za-z0-9_.]+)\s*=\s*(.*?)\s*")
+from mindie_kvpool_plugin.options.memcache import key_value_lines
 
 
 @dataclass(slots=True)
@@ -118,12 +116,6 @@ def _read(path: Path, disk: Disk, *, given: bool = False, bom_is_error: bool = F
     found.document = load_bytes(data, str(path), bom_is_error=bom_is_error)
     found.value = found.document.value
     return found
-
-
-def key_value_lines(text: str) -> dict[str, str]:
-    """``key = value`` lines; comments and everything else are skipped."""
-    matches = (_LINE.fullmatch(line) for line in text.splitlines()[:10_000] if not line.lstrip().startswith("#"))
-    return {match[1]: match[2] for match in matches if match}
 
 
 def _free_memory() -> int | None:

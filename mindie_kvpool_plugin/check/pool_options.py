@@ -2,7 +2,7 @@
 
 ``options.pool_file.judge`` is what start-up raises from; so what is refused there is an error here, and
 the other way round.  Without a ``kv_pool`` section the host's own client reads the same keys.  MemCache's
-keys are judged by a schema: nothing of ours reads them.
+own file, which that client takes for a pool file, is judged by a schema: nothing of ours reads its keys.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def pool_findings(root: Any, pool: OtherFile | None) -> list[Finding]:
 def option_findings(content: Mapping[str, Any], backend: str) -> list[Finding]:
     """Findings about the file's options; paths count from the top of the file."""
     found = [_told(problem, content, backend) for problem in judge(content, backend) if problem.kind in _CODES]
-    if backend == "memcache":
-        schema = profiles.load("memcache")
-        found += map(_as_note, check_schema({k: v for k, v in content.items() if k != SECTION}, schema, outcome="late"))
+    if backend == "memcache" and SECTION not in content:
+        found += map(_as_note, check_schema(dict(content), profiles.load("memcache_local"), outcome="late"))
     else:
         owners = {name: [SECTION] for name in properties(SECTION)}
         found += _about_keys(content, properties(backend) | {SECTION: {}}, "", owners)
@@ -68,7 +67,7 @@ def option_findings(content: Mapping[str, Any], backend: str) -> list[Finding]:
             found.append(_missing(HOST_DEMANDS, "", properties(backend)[HOST_DEMANDS]))
     options = content.get(SECTION)
     if isinstance(options, dict):
-        owners = {name: ["the top level"] for name in properties(backend)} if backend in RECORDS else {}
+        owners = {name: ["the top level"] for name in properties(backend)}
         found += _about_keys(options, properties(SECTION), pointer(SECTION), owners)
     return found
 

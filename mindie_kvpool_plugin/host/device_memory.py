@@ -71,7 +71,8 @@ class CacheLayout:
     def regions(self) -> list[Region]:
         """The memory of each segment."""
         sizes = self._strides * self.num_blocks
-        return [Region(base, size) for base, size in zip(self._bases.tolist(), sizes.tolist(), strict=True)]
+        is_device = self.device.type != "cpu"
+        return [Region(base, size, is_device) for base, size in zip(self._bases.tolist(), sizes.tolist(), strict=True)]
 
     def buffers(self, block_ids: BlockIds) -> Buffers:
         """Device addresses of the blocks' segments."""

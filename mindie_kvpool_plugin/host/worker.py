@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -110,7 +110,9 @@ def build_worker(
     mapping = generator_backend.model_wrapper.mapping
     active = modes.active_modes(generator_backend, infer_context, plugin_config)
     modes.refuse_unsupported(active)
-    pool_file = read_pool_file(generator_backend.kv_pool_config_path)
+    pool_file = replace(
+        read_pool_file(generator_backend.kv_pool_config_path), device_id=int(generator_backend.npu_device_id)
+    )
     options = pool_file.options or KvPoolOptions()
     block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
     layout = CacheLayout(generator_backend.cache_pool.npu_cache, int(kvcache_settings.num_npu_blocks))

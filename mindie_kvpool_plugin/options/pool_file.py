@@ -15,14 +15,25 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options import mooncake
+from mindie_kvpool_plugin.options import memcache, mooncake
 from mindie_kvpool_plugin.options.problems import Problem, raise_first, shown
-from mindie_kvpool_plugin.options.records import KvPoolOptions, LocalDramOptions, MooncakeOptions, all_options, defaults
+from mindie_kvpool_plugin.options.records import (
+    KvPoolOptions,
+    LocalDramOptions,
+    MemcacheOptions,
+    MooncakeOptions,
+    all_options,
+    defaults,
+)
 from mindie_kvpool_plugin.options.typos import closest
 from mindie_kvpool_plugin.options.values import checked
 
 SECTION = "kv_pool"
-RECORDS: Mapping[str, type[Any]] = {"mooncake": MooncakeOptions, "local_dram": LocalDramOptions}
+RECORDS: Mapping[str, type[Any]] = {
+    "mooncake": MooncakeOptions,
+    "memcache": MemcacheOptions,
+    "local_dram": LocalDramOptions,
+}
 """Backend -> the record of its own keys."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -39,11 +50,13 @@ class PoolFile:
         path: where it was read from.
         backend_keys: the backend's own keys, as written.
         options: the ``kv_pool`` section; None when the file has none.
+        device_id: the NPU of the process that opens the pool; no key of the file, its reader adds it.
     """
 
     path: Path
     backend_keys: Mapping[str, Any]
     options: KvPoolOptions | None
+    device_id: int = 0
 
 
 def has_section(path: str, *, unreadable: bool) -> bool:
@@ -93,6 +106,8 @@ def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
         content: the file as an object.
         backend: as ``kvPoolConfig`` names it.
     """
+    if backend == "memcache" and SECTION not in content:
+        return []  # MemCache's own file, which nothing of ours reads
     chosen, problems = _section(content) if SECTION in content else ({}, [])
     record = RECORDS.get(backend)
     if record is None:
@@ -105,6 +120,8 @@ def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
     if record is MooncakeOptions:
         section = defaults(KvPoolOptions) | chosen if SECTION in content else None
         problems += mooncake.judge(defaults(record) | own, section)
+    elif record is MemcacheOptions:
+        problems += memcache.judge(own, defaults(KvPoolOptions) | chosen)
     return problems
 
 

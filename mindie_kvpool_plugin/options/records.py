@@ -118,6 +118,21 @@ class MooncakeOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MemcacheOptions:
+    """The pool file of MemCache: where MemCache's own configuration is.
+
+    Attributes:
+        config_path: MemCache's own local configuration, the file of key = value lines (ock.mmc...) that the host takes
+            as configPath without this plugin. The environment variable MMC_LOCAL_CONFIG_PATH wins over it.
+        open_timeout_s: longest wait for MemCache's init after its services answered; a second more for every GiB of
+            memory that this process adds to the pool.
+    """
+
+    config_path: str
+    open_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class LocalDramOptions:
     """The embedded pool of one process: simulator, tests and the demo.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.options.pool_file import build
-from mindie_kvpool_plugin.options.records import LocalDramOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.records import LocalDramOptions, MemcacheOptions, MooncakeOptions
 
 if TYPE_CHECKING:
     from mindie_kvpool_plugin.options.pool_file import PoolFile
@@ -35,6 +35,7 @@ class Backend:
 
 BACKENDS = {
     "local_dram": Backend("mindie_kvpool_plugin.pools.local_dram.pool", LocalDramOptions, "local_dram"),
+    "memcache": Backend("mindie_kvpool_plugin.pools.memcache.pool", MemcacheOptions, "memcache"),
     "mooncake": Backend("mindie_kvpool_plugin.pools.mooncake.pool", MooncakeOptions, "mooncake"),
 }
 """By the name in ``kvPoolConfig``."""

@@ -1,12 +1,15 @@
 """Every pool under one suite."""
 
 import contextlib
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from mindie_kvpool_plugin.pools.base import PoolWrapper
 from mindie_kvpool_plugin.pools.registry import BACKENDS, open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
+from tests import memcache_standin, memcache_wheel
 from tests.conftest import CAPACITY_BYTES, mooncake_keys, write_pool_file
 
 
@@ -16,8 +19,21 @@ def _own_mooncake():
         yield mooncake_keys(service, CAPACITY_BYTES)
 
 
+@contextlib.contextmanager
+def _own_memcache():
+    """The stand-in, or the wheel itself where ``test_memcache_wheel`` has prepared a process for it."""
+    with contextlib.ExitStack() as stack:
+        if memcache_wheel.is_prepared():
+            config_path, _ = stack.enter_context(memcache_wheel.meta_service(CAPACITY_BYTES))
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            _, config_path = stack.enter_context(memcache_standin.standing_in(CAPACITY_BYTES, folder))
+        yield {"config_path": str(config_path), "open_timeout_s": 20}
+
+
 SERVICES = {
     "local_dram": lambda: contextlib.nullcontext({"capacity": CAPACITY_BYTES}),
+    "memcache": _own_memcache,
     "mooncake": _own_mooncake,
 }
 """Backend -> the pool file's keys, as long as what they lead to runs.  A backend without an entry fails here."""

@@ -234,5 +234,5 @@ def kv_pool_needs_a_pool(view: View) -> Iterator[Fault]:
         return
     if not view.is_pool:
         yield fault(B, "kvPoolConfig")
-    elif view.kv_pool.get("backend") == "unifiedcache":
+    elif view.kv_pool.get("backend") == "unifiedcache" and not view.pool_problems:  # else KP-12 tells
         yield fault(B, "kvPoolConfig", "backend", variant="backend", outcome="late")

@@ -190,6 +190,9 @@ def placeholders_are_filled_in(view: View) -> Iterator[Fault]:
 def memcache_variable_agrees(view: View) -> Iterator[Fault]:
     """The variable wins over config.json."""
     named = view.situation.variable("MMC_LOCAL_CONFIG_PATH")
-    path = text(view.kv_pool, "configPath")
+    pool = view.followed.pool
+    value = pool.value if pool is not None and isinstance(pool.value, dict) else {}
+    # the plugin's pool file names MemCache's own one; without the section they are the same file
+    path = text(value, "config_path") if KV_POOL in value else text(view.kv_pool, "configPath")
     if view.is_pool and text(view.kv_pool, "backend") == "memcache" and named and named != path:
         yield fault(B, K, "configPath", variable=named, value=path)

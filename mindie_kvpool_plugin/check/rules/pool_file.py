@@ -191,7 +191,7 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
 @rule(
     "KP-12", "error", "late",
     "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
-    wrong='"backend": "memcache", and a kv_pool section in the pool file',
+    wrong='"backend": "unifiedcache", and a kv_pool section in the pool file',
     right='"backend": "mooncake"',
 )  # fmt: skip
 def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
@@ -208,5 +208,5 @@ def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
     right='"kv_pool": {"verify_payload": true, "staging": "on"}',
 )  # fmt: skip
 def somebody_can_read_what_is_verified(view: View) -> Iterator[Fault]:
-    """With protocol ascend blocks travel straight between device memory and pool."""
+    """With protocol ascend, and with MemCache, blocks travel straight between device memory and pool."""
     yield from refused(view, "payload")

@@ -110,3 +110,11 @@ def test_a_cache_whose_first_dimension_is_not_the_block_is_refused():
     stacked = torch.zeros(2, 6, 4, 2, 8)
     with pytest.raises(HostCompatError, match=r"shape \(2, 6, 4, 2, 8\).*expected 6 blocks along the first dimension"):
         CacheLayout([(stacked,)], num_blocks=6)
+
+
+def test_regions_say_whether_they_are_device_memory():
+    """Some transports copy host and device memory in different ways."""
+    on_host = CacheLayout(cache()).regions()
+    on_device = CacheLayout([(torch.empty(6, 4, 1, 8, device="meta"),)]).regions()
+    assert {region.is_device for region in on_host} == {False}
+    assert {region.is_device for region in on_device} == {True}

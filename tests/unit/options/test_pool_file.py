@@ -93,7 +93,9 @@ def test_judge_yields_every_problem_with_its_place():
         ("missing", ("master_server_address",)),
     }
     assert judge(GOOD, "mooncake") == []
-    assert [problem.kind for problem in judge(GOOD, "memcache")] == ["backend"]
+    assert [problem.kind for problem in judge(GOOD, "unifiedcache")] == ["backend"]
+    assert [problem.path for problem in judge(GOOD, "memcache")] == [("config_path",)]
+    assert judge({"ock.mmc.log_level": "info"}, "memcache") == []
 
 
 def test_notes_in_the_section_are_no_options(written):

@@ -103,7 +103,7 @@ class Library:
         module = types.ModuleType("memcache_hybrid")
         for name, value in {"L2G": L2G, "G2L": G2L, "G2H": G2H, "H2G": H2G, "AUTO": AUTO}.items():
             setattr(module, name, value)
-        module.DistributedObjectStore = DistributedObjectStore  # type: ignore[attr-defined]
+        module.DistributedObjectStore = DistributedObjectStore
         return module
 
     def connect(self, moves_bytes):
@@ -269,7 +269,7 @@ class _Finder:
         if name != "memcache_hybrid":
             return None
 
-        return ModuleSpec(name, self)  # type: ignore[arg-type]
+        return ModuleSpec(name, self)
 
     def create_module(self, spec):
         del spec

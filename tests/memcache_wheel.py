@@ -6,8 +6,6 @@ MemCache looks for it, and a mount namespace of its own keeps that out of the re
 semantics of calls; it says nothing about speed or about an NPU.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -3,8 +3,6 @@
 Every mode and pair of ``support`` is put to both sides: as the host's objects, and as a configuration.
 """
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 

@@ -6,9 +6,9 @@ writes between batches run on the step thread; under asynchronous scheduling ``s
 host's command thread.  What belongs to the step thread is used under ``_lock`` because of the transfer thread,
 which never waits for the device while it holds it: the batch in flight may need the step thread to go on.
 
-Each method translates and delegates; none decides.  Nothing unexpected gets out of an entry (``_enter``): it
-costs a recompute.  Those of the forward thread only count.  The host
-builds this class twice, the first time for warm-up without a pool: that one does nothing.
+Each method translates and delegates; none decides.  Nothing unexpected gets out of an entry (``_enter``): it costs a
+recompute.  Those of the forward thread only count.  The host builds this class twice, the first time for warm-up
+without a pool: that one does nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The contract suite over MemCache's own wheel, in a process with a stub of the Ascend driver."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

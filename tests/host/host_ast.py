@@ -1,7 +1,5 @@
 """The host's source as trees, and what our own source reads of the host's objects.  Nothing is imported."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@ One test per group of facts; its sentence says what would break.  Nothing of the
 Marked ``mindie``: needs MINDIE_LLM_SRC (a source tree) or an installed mindie_llm.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import os

@@ -1,7 +1,5 @@
 """The walks over MemCache, of which a stand-in has the wheel's signatures and result codes."""
 
-from __future__ import annotations
-
 import json
 
 from mindie_kvpool_plugin import assemble

@@ -1,7 +1,5 @@
 """A bounded slice of the mode sweep; ``make chaos`` runs 300 seeds."""
 
-from __future__ import annotations
-
 import pytest
 
 from chaos.mode_sweep import MODES, WRITING_MODES, combination, configuration, is_right, run_combination

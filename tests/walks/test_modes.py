@@ -4,8 +4,6 @@ The host does it all by itself here, in traffic that is short of device blocks. 
 is, and once without the seam of ``host.block_writes``: then wrong blocks are served.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import time
 

@@ -1,7 +1,5 @@
 """Unit tests of simulator/recovery.py and of the stand-in's recovery commands."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

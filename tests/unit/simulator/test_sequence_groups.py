@@ -1,7 +1,5 @@
 """Unit tests of simulator/sequence_groups.py and of the scheduler's groups.  Blocks hold four tokens."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Unit tests of simulator/swapping.py.  Blocks hold four tokens; ``[1]`` is device block 1."""
 
-from __future__ import annotations
-
 import pytest
 
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager, OutOfBlocksError

@@ -1,18 +1,12 @@
 """A meta service, and pools that are closed with the test."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from mindie_kvpool_plugin.pools.memcache import MemcachePool
 from mindie_kvpool_plugin.pools.registry import open_pool
 from tests.conftest import CAPACITY_BYTES, write_pool_file
 from tests.memcache_standin import standing_in
-
-Open = Callable[..., MemcachePool]
 
 
 @pytest.fixture

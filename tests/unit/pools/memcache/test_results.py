@@ -1,7 +1,5 @@
 """MemCache's codes and directions become one bool per key, and a pool in trouble is told from one that is full."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

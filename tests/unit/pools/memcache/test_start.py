@@ -1,7 +1,5 @@
 """Opening MemCache: which configuration counts, and one message for each thing that can be wrong."""
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

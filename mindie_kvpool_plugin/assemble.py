@@ -19,7 +19,7 @@ from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.guards.stack import guarded
-from mindie_kvpool_plugin.pools.registry import open_pool
+from mindie_kvpool_plugin.pools.registry import BACKENDS, open_pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,11 @@ def build_walks(
         fence_timeout_s=options.fence_timeout_s,
     )
     return RankWalks(Prefill(rank, spill, Reload(rank, agree)), spill, rank.directory, rank.gate, pool, counters)
+
+
+def reaches_device(backend: str, pool_file: PoolFile) -> bool:
+    """Whether a pool's transport moves device memory by itself (``pools.registry``)."""
+    return backend in BACKENDS and BACKENDS[backend].reaches_device(pool_file)
 
 
 def open_worker_pool(backend: str, pool_file: PoolFile, counters: Counters | None = None) -> PoolBackend:

@@ -120,7 +120,8 @@ def build_worker(
     counters = Counters()
     pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
     try:
-        memory = _memory(layout, generator_backend, pool_file.backend_keys.get("protocol", "ascend"), options)
+        direct = assemble.reaches_device(generator_backend.kv_pool_backend, pool_file)
+        memory = _memory(layout, generator_backend, direct, options)
         if options.verify_payload and isinstance(memory, DirectMemory) and layout.device.type != "cpu":
             raise ConfigError(
                 f"{pool_file.path}: kv_pool.verify_payload is true, but blocks travel straight between device memory "
@@ -217,12 +218,10 @@ def _keys(backend: Any, layout: CacheLayout, shard: Shard, options: KvPoolOption
     return BlockKeys(options.namespace, backend.model_name, fingerprint(facts), shard.name, block_size)
 
 
-def _memory(layout: CacheLayout, backend: Any, protocol: str, options: KvPoolOptions) -> DirectMemory | StagedMemory:
+def _memory(layout: CacheLayout, backend: Any, direct: bool, options: KvPoolOptions) -> DirectMemory | StagedMemory:
     device_id = int(backend.npu_device_id)
-    # ascend reaches HBM itself and everything reaches host memory; tcp and rdma cannot reach HBM
-    stage = options.staging == "on" or (
-        options.staging == "auto" and layout.device.type != "cpu" and str(protocol).lower() != "ascend"
-    )
+    on_device = layout.device.type != "cpu"  # host memory is reached by everything
+    stage = options.staging == "on" or (options.staging == "auto" and on_device and not direct)
     return StagedMemory(layout, device_id, options.staging_bytes) if stage else DirectMemory(layout, device_id)
 
 

@@ -6,7 +6,7 @@ A backend's module, and with it its library, is imported only when it is opened.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from mindie_kvpool_plugin.errors import ConfigError
@@ -26,17 +26,26 @@ class Backend:
         module: has ``open_pool(options, pool_file, role)``, which returns a ``PoolBackend``.
         options: the record of its own keys in the pool file; each default stands there and nowhere else.
         schema: name of the JSON Schema that judges its pool file.
+        device_protocols: values of ``protocol`` under which its transport reads and writes device memory by itself;
+            None: whatever the protocol.
     """
 
     module: str
     options: type
     schema: str
+    device_protocols: frozenset[str] | None = frozenset()
+
+    def reaches_device(self, pool_file: PoolFile) -> bool:
+        """Whether the transport moves device memory by itself; otherwise blocks pass through host memory."""
+        default = next((f.default for f in fields(self.options) if f.name == "protocol"), "")
+        protocol = str(pool_file.backend_keys.get("protocol", default)).strip().lower()
+        return self.device_protocols is None or protocol in self.device_protocols
 
 
 BACKENDS = {
     "local_dram": Backend("mindie_kvpool_plugin.pools.local_dram.pool", LocalDramOptions, "local_dram"),
-    "memcache": Backend("mindie_kvpool_plugin.pools.memcache.pool", MemcacheOptions, "memcache"),
-    "mooncake": Backend("mindie_kvpool_plugin.pools.mooncake.pool", MooncakeOptions, "mooncake"),
+    "memcache": Backend("mindie_kvpool_plugin.pools.memcache.pool", MemcacheOptions, "memcache", None),
+    "mooncake": Backend("mindie_kvpool_plugin.pools.mooncake.pool", MooncakeOptions, "mooncake", frozenset({"ascend"})),
 }
 """By the name in ``kvPoolConfig``."""
 

@@ -12,6 +12,7 @@ import pytest
 from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.check.schema import profiles as schemas
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.base import PoolBackend
 from mindie_kvpool_plugin.pools.registry import BACKENDS, Backend
@@ -91,3 +92,19 @@ def test_mistake_in_the_options_names_file_and_key(tmp_path):
     """As for every backend, without a line of its own."""
     with pytest.raises(ConfigError, match=r"pool-.*\.json\.size is -1, expected a positive integer"):
         assemble.open_worker_pool("toy", write_pool_file(tmp_path, size=-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "direct"),
+    [
+        ("mooncake", {"protocol": "ascend"}, True),
+        ("mooncake", {"protocol": "ASCEND "}, True),
+        ("mooncake", {}, True),
+        ("mooncake", {"protocol": "tcp"}, False),
+        ("memcache", {}, True),
+        ("local_dram", {}, False),
+    ],
+)
+def test_backend_says_whether_its_transport_reaches_the_device(name, keys, direct):
+    """Where it does not, blocks are staged: a memcpy of the processor must never touch device memory."""
+    assert BACKENDS[name].reaches_device(PoolFile(Path("pool.json"), keys, None)) is direct

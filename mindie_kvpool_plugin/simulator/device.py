@@ -49,6 +49,7 @@ class _Job:
 
     number: int
     step: Step
+    rows: list[Row]  # those that this rank computes
     lengths: Ints
     counts: Ints
     input_ids: Ints
@@ -57,6 +58,7 @@ class _Job:
     tables: Ints
     cells: list[_Cell]
     logits: torch.Tensor
+    told: list[list[int]] = field(default_factory=list)  # the host's lengths of all groups' rows
     padding: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # slots of padded positions
 
 
@@ -80,18 +82,20 @@ class Device:
         tp: int = 1,
         cp: int = 1,
         sp: int = 1,
+        dp: int = 1,
         asynchronous: bool = False,
         hold_s: float = HOLD_S,
     ) -> None:
         self.steps: SimpleQueue[Step] = SimpleQueue()
         self.computed_tokens = 0
-        self.mapping = parallel_mapping(rank, tp, cp, sp)
+        self.mapping = parallel_mapping(rank, tp, cp, sp, dp)
         self.model_info = model_info(shape, tp)
         self.model_config = SimpleNamespace(vocab_size=shape.vocab_size, eos_token_id=EOS_TOKEN, pad_token_id=0)
         self.soc_info = SimpleNamespace(need_nz=False, is_300i=lambda: False)
         self._shape, self._oracle = shape, oracle
         self._block_size, self._rank, self._tp, self._cp = block_size, rank, tp, cp
-        self._share = rank // tp * sp + rank % sp  # of a sequence's blocks
+        self._group, self._num_groups = rank // (tp * cp), dp
+        self._share = rank // tp % cp * sp + rank % sp  # of a sequence's blocks
         self._asynchronous, self._hold_s = asynchronous, hold_s
         self._cells: tuple[int, list[_Cell]] = (0, [])
         self._jobs: deque[_Job] = deque()
@@ -127,6 +131,7 @@ class Device:
         job = _Job(
             number=self._launched - 1,
             step=step,
+            rows=step.rows,
             lengths=lengths,
             counts=counts,
             input_ids=np.array(model_inputs.input_ids, dtype=np.int64),
@@ -136,6 +141,7 @@ class Device:
             cells=self._cells_of(npu_cache),
             logits=logits,
         )
+        job.told = getattr(model_inputs, "seq_lens", None) or []
         if getattr(model_inputs, "pad_token_count", None) is not None:
             _set_aside(job, np.array(model_inputs.pad_token_count, dtype=np.int64))
         if not self._asynchronous:
@@ -223,6 +229,8 @@ class Device:
                 self._write(job, job.slots, np.zeros(len(job.slots), dtype=np.uint64))
                 return
             self._check_shape(job)
+            if self._num_groups > 1:
+                self._take_part(job)
             if step.is_prefill:
                 step.together(lambda: self._oracle.begin(step))
             self._check_inputs(job)
@@ -234,7 +242,7 @@ class Device:
                 for place, token in enumerate(tokens):
                     job.logits[index, token] = len(tokens) - place  # the sampler takes the highest, in order
             self.computed_tokens += sum(
-                int(count) for row, count in zip(step.rows, job.counts, strict=True) if row.is_prompt
+                int(count) for row, count in zip(job.rows, job.counts, strict=True) if row.is_prompt
             )
         except BaseException:
             step.abort()
@@ -250,7 +258,7 @@ class Device:
 
     def _check_inputs(self, job: _Job) -> None:
         size, ends = self._block_size, np.cumsum(job.counts)
-        for index, row in enumerate(job.step.rows):
+        for index, row in enumerate(job.rows):
             truth = self._oracle.truth(row.sequence_id)
             span = slice(int(ends[index] - job.counts[index]), int(ends[index]))
             positions = np.arange(job.lengths[index] - job.counts[index], job.lengths[index])
@@ -277,9 +285,9 @@ class Device:
         rows = np.repeat(np.arange(len(begins)), begins)
         starts = np.cumsum(begins) - begins
         positions = np.arange(total) - starts[rows]
-        truths = [self._oracle.truth(row.sequence_id) for row in job.step.rows]
+        truths = [self._oracle.truth(row.sequence_id) for row in job.rows]
         keys = np.concatenate([truth.keys[:count] for truth, count in zip(truths, begins, strict=True)])
-        if job.step.rows[0].owners is None:
+        if job.rows[0].owners is None:
             where = job.tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
         else:
             places = self._own_places(job, begins)
@@ -297,19 +305,19 @@ class Device:
         return np.concatenate(
             [
                 _slots(row, job.tables[index], np.arange(begins[index]), self._block_size, self._share)
-                for index, row in enumerate(job.step.rows)
+                for index, row in enumerate(job.rows)
             ]
         )
 
     def _report(self, job: _Job, index: int, positions: Ints, where: Ints, wrong: Any) -> None:
-        truth = self._oracle.truth(job.step.rows[index].sequence_id)
+        truth = self._oracle.truth(job.rows[index].sequence_id)
         # what a poisoned sequence wrote itself was counted when it was poisoned
         own = truth.written[positions]
         wrong &= self._differing(job.cells, where, own) | (own == 0)
         wrong &= ~truth.reported[positions]
         if wrong.any():
             with job.step.lock:
-                job.step.damage.append((index, self._rank, positions[wrong]))
+                job.step.damage.append((job.step.rows.index(job.rows[index]), self._rank, positions[wrong]))
 
     def _differing(self, cells: list[_Cell], where: Ints, keys: Words) -> Any:
         wrong = np.zeros(len(where), dtype=np.bool_)
@@ -321,13 +329,39 @@ class Device:
 
     def _new_keys(self, job: _Job) -> Words:
         parts = []
-        for row, length, count in zip(job.step.rows, job.lengths.tolist(), job.counts.tolist(), strict=True):
+        for row, length, count in zip(job.rows, job.lengths.tolist(), job.counts.tolist(), strict=True):
             truth = self._oracle.truth(row.sequence_id)
             keys = truth.keys[length - count : length] ^ np.uint64(truth.poison)
             for sequence_id in row.sequence_ids:
                 self._oracle.truth(sequence_id).written[length - count : length] = keys
             parts.append(keys)
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.zeros(len(job.slots), dtype=np.uint64)
+
+    def _take_part(self, job: _Job) -> None:
+        """Keep the rows of this rank's group; one without rows computes a made-up token in its last block."""
+        self._check_told(job)
+        is_own = np.array([row.group == self._group for row in job.step.rows])
+        tokens = np.repeat(is_own, job.counts)
+        job.rows = [row for row in job.step.rows if row.group == self._group]
+        job.lengths, job.counts, job.tables = job.lengths[is_own], job.counts[is_own], job.tables[is_own]
+        job.input_ids, job.position_ids, job.slots = (
+            values[tokens] for values in (job.input_ids, job.position_ids, job.slots)
+        )
+        if not job.rows:
+            job.padding = np.array([len(job.cells[0].words) - self._block_size])
+
+    def _check_told(self, job: _Job) -> None:
+        """All ranks of all groups must derive the same lengths from what they were told: they meet in all-gathers."""
+        step, counts = job.step, job.counts.tolist()
+        with step.lock:
+            step.told = step.told or [counts, job.told]
+        told = [length for lengths in job.told for length in lengths]
+        # the host announces 0 for a prompt that is found as a whole, and computes its last block again
+        expected = [
+            0 if had == 0 and count == self._block_size else count for had, count in zip(told, counts, strict=False)
+        ]
+        if step.told != [counts, job.told] or told != expected or len(told) != len(counts):
+            self._oracle.note_input_error(step, step.rows[0], "lengths of all groups")
 
     def _write(self, job: _Job, slots: Ints, keys: Words) -> None:
         real = slots >= 0

@@ -1,9 +1,9 @@
 """Seeded combinations of modes and faults on the simulated host: ``python -m chaos.mode_sweep [--seeds 300]``.
 
 A seed decides the mode (several answers, swap preemption, repair of the device, LoRA adapters, SplitFuse, context
-parallelism, or none of them), the scheduling, asyncWrite, ranks, cache layout, block size, device memory, traffic and
-what is wrong with the pool.  The same seed is the same run.  Exit status 1 if anything went wrong, or if a mode never
-did what it is named after.
+parallelism, data parallelism, or none of them), the scheduling, asyncWrite, ranks, cache layout, block size, device
+memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit status 1 if anything went wrong,
+or if a mode never did what it is named after.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import RunConfig
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
-MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out")
+MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups")
 WRITING_MODES = frozenset({"several answers", "swap", "recovery"})
 """In these the host writes blocks outside a batch."""
 
@@ -80,7 +80,7 @@ def configuration(cell: Combination) -> RunConfig:
     asynchronous = cell.mode not in SYNC_ONLY and draw.random() < 0.5
     block_size = draw.choice((4, 8, 16))
     roomy = 2 if asynchronous else 1  # without preemption there only starts what surely ends
-    is_swapping, shares = cell.mode == "swap", 2 if cell.mode == "dealt out" else 1
+    is_swapping, shares = cell.mode == "swap", 2 if cell.mode in {"dealt out", "groups"} else 1
     engine = EngineConfig(
         shape=draw.choice(SHAPES),
         block_size=block_size,
@@ -92,7 +92,8 @@ def configuration(cell: Combination) -> RunConfig:
         max_preempt_count=draw.choice((2, 4)) if is_swapping else 0,
         cpu_blocks=64 * 16 // block_size if is_swapping else 0,
         chunk_tokens=draw.choice((24, 50, 96)) if cell.mode == "chunks" else 0,
-        cp=shares,
+        cp=2 if cell.mode == "dealt out" else 1,
+        dp=2 if cell.mode == "groups" else 1,
     )
     speakers, seed = draw.choice((6, 8, 10)), draw.randrange(1 << 30)
 

@@ -35,8 +35,8 @@ class ChunkedScheduler(Scheduler):
         self._chunk_tokens = chunk_tokens
         self._left = 0
 
-    def schedule(self) -> Batch | None:
-        """The next batch; None if there is none.
+    def schedule(self, wants_prefill: bool | None = None) -> Batch | None:
+        """The next batch, of whatever there is; None if there is none.
 
         Raises:
             OutOfBlocksError: requests wait but can never run.
@@ -49,7 +49,7 @@ class ChunkedScheduler(Scheduler):
         parts = [*decodes, *self._begin([*decodes, *running]), *running]
         self._waiting.extend(preempted)
         if not parts:
-            self._refuse_to_wait_for_ever()
+            self.refuse_to_wait_for_ever()
             return None
         return self._batch(parts, has_prompts=len(parts) > len(decodes), is_mixed=0 < len(decodes) < len(parts))
 

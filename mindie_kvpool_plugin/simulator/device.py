@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from mindie_kvpool_plugin.simulator.device_job import Cell, Job, cell_of, places_of
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape, model_info, parallel_mapping
-from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Row, Step, Words, scramble
+from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Step, Words
 
 HOLD_S = 0.002
 """Default delay before the device starts a batch nobody released: long beside a host-side copy, short beside a test."""
@@ -28,36 +28,6 @@ FAULT = "HBM MULTI BIT ECC ERROR"
 """What a failed device says: the host knows this text for one that can be repaired."""
 ANNOUNCEMENT_TIMEOUT_S = 60
 """The scheduler announces a step before the workers hear of it, so waiting at all is a mistake of ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """One tensor of one layer, as 64-bit words [slots, words], and what turns a key into its words."""
-
-    words: Words
-    factor: Words
-    offset: Words
-
-    def content(self, keys: Words) -> Words:
-        wanted: Words = keys[:, None] * self.factor + self.offset
-        return wanted
-
-
-@dataclass(slots=True)
-class _Job:
-    """A launched batch: copies of its inputs, and where its logits go."""
-
-    number: int
-    step: Step
-    lengths: Ints
-    counts: Ints
-    input_ids: Ints
-    position_ids: Ints
-    slots: Ints
-    tables: Ints
-    cells: list[_Cell]
-    logits: torch.Tensor
-    padding: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # slots of padded positions
 
 
 class Device:
@@ -80,21 +50,23 @@ class Device:
         tp: int = 1,
         cp: int = 1,
         sp: int = 1,
+        dp: int = 1,
         asynchronous: bool = False,
         hold_s: float = HOLD_S,
     ) -> None:
         self.steps: SimpleQueue[Step] = SimpleQueue()
         self.computed_tokens = 0
-        self.mapping = parallel_mapping(rank, tp, cp, sp)
+        self.mapping = parallel_mapping(rank, tp, cp, sp, dp)
         self.model_info = model_info(shape, tp)
         self.model_config = SimpleNamespace(vocab_size=shape.vocab_size, eos_token_id=EOS_TOKEN, pad_token_id=0)
         self.soc_info = SimpleNamespace(need_nz=False, is_300i=lambda: False)
         self._shape, self._oracle = shape, oracle
         self._block_size, self._rank, self._tp, self._cp = block_size, rank, tp, cp
-        self._share = rank // tp * sp + rank % sp  # of a sequence's blocks
+        self._group, self._num_groups = rank // (tp * cp), dp
+        self._share = rank // tp % cp * sp + rank % sp  # of a sequence's blocks
         self._asynchronous, self._hold_s = asynchronous, hold_s
-        self._cells: tuple[int, list[_Cell]] = (0, [])
-        self._jobs: deque[_Job] = deque()
+        self._cells: tuple[int, list[Cell]] = (0, [])
+        self._jobs: deque[Job] = deque()
         self._launched = self._finished = self._prepared = 0
         self._failure: BaseException | None = None
         self._fault = ""
@@ -124,9 +96,10 @@ class Device:
         if model_inputs.is_prefill:
             counts = lengths.copy() if kwargs.get("q_lens") is None else self._cp * np.array(kwargs["q_lens"], np.int64)
         step = self._next_step()
-        job = _Job(
+        job = Job(
             number=self._launched - 1,
             step=step,
+            rows=step.rows,
             lengths=lengths,
             counts=counts,
             input_ids=np.array(model_inputs.input_ids, dtype=np.int64),
@@ -136,8 +109,9 @@ class Device:
             cells=self._cells_of(npu_cache),
             logits=logits,
         )
+        job.told = getattr(model_inputs, "seq_lens", None) or []
         if getattr(model_inputs, "pad_token_count", None) is not None:
-            _set_aside(job, np.array(model_inputs.pad_token_count, dtype=np.int64))
+            job.set_aside(np.array(model_inputs.pad_token_count, dtype=np.int64))
         if not self._asynchronous:
             self._run(job)
             self._finished += 1
@@ -216,13 +190,16 @@ class Device:
                 self._finished += 1
                 self._changed.notify_all()
 
-    def _run(self, job: _Job) -> None:
+    def _run(self, job: Job) -> None:
         step = job.step
         try:
             if not step.rows:
                 self._write(job, job.slots, np.zeros(len(job.slots), dtype=np.uint64))
                 return
             self._check_shape(job)
+            if self._num_groups > 1:
+                self._check_told(job)
+                job.keep_group(self._group, made_up_slot=len(job.cells[0].words) - self._block_size)
             if step.is_prefill:
                 step.together(lambda: self._oracle.begin(step))
             self._check_inputs(job)
@@ -234,13 +211,13 @@ class Device:
                 for place, token in enumerate(tokens):
                     job.logits[index, token] = len(tokens) - place  # the sampler takes the highest, in order
             self.computed_tokens += sum(
-                int(count) for row, count in zip(step.rows, job.counts, strict=True) if row.is_prompt
+                int(count) for row, count in zip(job.rows, job.counts, strict=True) if row.is_prompt
             )
         except BaseException:
             step.abort()
             raise
 
-    def _check_shape(self, job: _Job) -> None:
+    def _check_shape(self, job: Job) -> None:
         rows, tokens = len(job.step.rows), int(job.counts.sum())
         if len(job.lengths) != rows or {len(job.input_ids), len(job.position_ids), len(job.slots)} != {tokens}:
             raise RuntimeError(
@@ -248,13 +225,13 @@ class Device:
                 f"{tokens} tokens, {len(job.input_ids)} ids and {len(job.slots)} slots"
             )
 
-    def _check_inputs(self, job: _Job) -> None:
+    def _check_inputs(self, job: Job) -> None:
         size, ends = self._block_size, np.cumsum(job.counts)
-        for index, row in enumerate(job.step.rows):
+        for index, row in enumerate(job.rows):
             truth = self._oracle.truth(row.sequence_id)
             span = slice(int(ends[index] - job.counts[index]), int(ends[index]))
             positions = np.arange(job.lengths[index] - job.counts[index], job.lengths[index])
-            slots = _slots(row, job.tables[index], positions, size, self._share)
+            slots = places_of(row, job.tables[index], positions, size, self._share)
             length = row.end or truth.length
             if job.lengths[index] != length or job.counts[index] < 1:
                 raise RuntimeError(
@@ -268,7 +245,7 @@ class Device:
             if not np.array_equal(job.slots[span], slots):
                 self._oracle.note_input_error(job.step, row, "slots")
 
-    def _check_context(self, job: _Job) -> None:
+    def _check_context(self, job: Job) -> None:
         """Compare the KV of every earlier position of every sequence with what it must be."""
         begins = job.lengths - job.counts
         total = int(begins.sum())
@@ -277,9 +254,9 @@ class Device:
         rows = np.repeat(np.arange(len(begins)), begins)
         starts = np.cumsum(begins) - begins
         positions = np.arange(total) - starts[rows]
-        truths = [self._oracle.truth(row.sequence_id) for row in job.step.rows]
+        truths = [self._oracle.truth(row.sequence_id) for row in job.rows]
         keys = np.concatenate([truth.keys[:count] for truth, count in zip(truths, begins, strict=True)])
-        if job.step.rows[0].owners is None:
+        if job.rows[0].owners is None:
             where = job.tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
         else:
             places = self._own_places(job, begins)
@@ -292,26 +269,26 @@ class Device:
             own = rows == index
             self._report(job, index, positions[own], where[own], wrong[own])
 
-    def _own_places(self, job: _Job, begins: Ints) -> Ints:
+    def _own_places(self, job: Job, begins: Ints) -> Ints:
         """Where earlier positions lie on this rank; -1: on another."""
         return np.concatenate(
             [
-                _slots(row, job.tables[index], np.arange(begins[index]), self._block_size, self._share)
-                for index, row in enumerate(job.step.rows)
+                places_of(row, job.tables[index], np.arange(begins[index]), self._block_size, self._share)
+                for index, row in enumerate(job.rows)
             ]
         )
 
-    def _report(self, job: _Job, index: int, positions: Ints, where: Ints, wrong: Any) -> None:
-        truth = self._oracle.truth(job.step.rows[index].sequence_id)
+    def _report(self, job: Job, index: int, positions: Ints, where: Ints, wrong: Any) -> None:
+        truth = self._oracle.truth(job.rows[index].sequence_id)
         # what a poisoned sequence wrote itself was counted when it was poisoned
         own = truth.written[positions]
         wrong &= self._differing(job.cells, where, own) | (own == 0)
         wrong &= ~truth.reported[positions]
         if wrong.any():
             with job.step.lock:
-                job.step.damage.append((index, self._rank, positions[wrong]))
+                job.step.damage.append((job.step.rows.index(job.rows[index]), self._rank, positions[wrong]))
 
-    def _differing(self, cells: list[_Cell], where: Ints, keys: Words) -> Any:
+    def _differing(self, cells: list[Cell], where: Ints, keys: Words) -> Any:
         wrong = np.zeros(len(where), dtype=np.bool_)
         for cell in cells:
             unequal = cell.words[where] != cell.content(keys)
@@ -319,60 +296,39 @@ class Device:
                 wrong |= unequal.any(axis=1)
         return wrong
 
-    def _new_keys(self, job: _Job) -> Words:
+    def _new_keys(self, job: Job) -> Words:
         parts = []
-        for row, length, count in zip(job.step.rows, job.lengths.tolist(), job.counts.tolist(), strict=True):
+        for row, length, count in zip(job.rows, job.lengths.tolist(), job.counts.tolist(), strict=True):
             truth = self._oracle.truth(row.sequence_id)
             keys = truth.keys[length - count : length] ^ np.uint64(truth.poison)
             for sequence_id in row.sequence_ids:
                 self._oracle.truth(sequence_id).written[length - count : length] = keys
             parts.append(keys)
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.zeros(len(job.slots), dtype=np.uint64)
 
-    def _write(self, job: _Job, slots: Ints, keys: Words) -> None:
+    def _check_told(self, job: Job) -> None:
+        """All ranks of all groups must derive the same lengths from what they were told: they meet in all-gathers."""
+        step, counts = job.step, job.counts.tolist()
+        with step.lock:
+            step.told = step.told or [counts, job.told]
+        told = [length for lengths in job.told for length in lengths]
+        # the host announces 0 for a prompt that is found as a whole, and computes its last block again
+        expected = [
+            0 if had == 0 and count == self._block_size else count for had, count in zip(told, counts, strict=False)
+        ]
+        if step.told != [counts, job.told] or told != expected or len(told) != len(counts):
+            self._oracle.note_input_error(step, step.rows[0], "lengths of all groups")
+
+    def _write(self, job: Job, slots: Ints, keys: Words) -> None:
         real = slots >= 0
         for cell in job.cells:
             cell.words[slots[real]] = cell.content(keys[real])
 
-    def _cells_of(self, npu_cache: list[tuple[torch.Tensor, ...]]) -> list[_Cell]:
+    def _cells_of(self, npu_cache: list[tuple[torch.Tensor, ...]]) -> list[Cell]:
         if self._cells[0] != npu_cache[0][0].data_ptr():
             shard, cells = self._shape.shard(self._rank % self._tp, self._tp), []
             for layer, tensors in enumerate(npu_cache):
                 for kind, tensor in enumerate(tensors):
-                    cells.append(_cell(tensor, np.uint64(((layer * 4 + kind) * 256 + shard) << 20)))
+                    cells.append(cell_of(tensor, np.uint64(((layer * 4 + kind) * 256 + shard) << 20)))
             self._cells = (npu_cache[0][0].data_ptr(), cells)
         return self._cells[1]
-
-
-def _slots(row: Row, table: Ints, positions: Ints, block_size: int, share: int) -> Ints:
-    """Where positions lie by a rank's block table; -1: on another rank."""
-    blocks = positions // block_size
-    if row.owners is None:
-        return table[blocks] * block_size + positions % block_size
-    is_own = row.owners == share
-    # its own blocks stand one after the other in its table
-    places = np.cumsum(is_own) - 1
-    where = np.full(len(positions), -1, dtype=np.int64)
-    own = is_own[blocks]
-    where[own] = table[places[blocks[own]]] * block_size + positions[own] % block_size
-    return where
-
-
-def _set_aside(job: _Job, padding: Ints) -> None:
-    """Take padded positions at the end of prompts out of a job; what is written there is nobody's KV."""
-    ends = np.cumsum(job.counts)
-    is_real = np.ones(len(job.slots), dtype=np.bool_)
-    for end, count in zip(ends.tolist(), padding.tolist(), strict=True):
-        is_real[end - count : end] = False
-    job.padding = job.slots[~is_real]
-    job.input_ids, job.position_ids, job.slots = (
-        values[is_real] for values in (job.input_ids, job.position_ids, job.slots)
-    )
-    job.lengths, job.counts = job.lengths - padding, job.counts - padding
-
-
-def _cell(tensor: torch.Tensor, place: np.uint64) -> _Cell:
-    slots = tensor.shape[0] * tensor.shape[1]
-    words = tensor.view(torch.int8).numpy().reshape(slots, -1).view(np.uint64)
-    noise = scramble(np.arange(2 * words.shape[1], dtype=np.uint64) + place + np.uint64(1))
-    return _Cell(words, noise[: words.shape[1]] | np.uint64(1), noise[words.shape[1] :])

@@ -22,6 +22,7 @@ import numpy as np
 from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
+from mindie_kvpool_plugin.simulator.data_parallel import DataParallelScheduler
 from mindie_kvpool_plugin.simulator.dealt_out import DealtBlockManager, DealtScheduler
 from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
@@ -48,7 +49,8 @@ class Engine:
     Attributes:
         config: how it was built.
         oracle: what went wrong so far.
-        manager: the block manager.
+        managers: the block managers, one per data parallel group.
+        manager: the first one.
         scheduler: the scheduler.
         workers: one per rank.
         done: requests that ended, in order.
@@ -63,7 +65,8 @@ class Engine:
         self.recoveries = 0
         self._fails = False
         self.oracle = Oracle(config.max_seq_len + SPARE_TOKENS, config.shape.vocab_size)
-        self.manager = self._block_manager()
+        self.managers = [self._block_manager() for _ in range(config.dp)]
+        self.manager = self.managers[0]
         self.workers: list[Worker] = []
         self._ids = itertools.count(1)
         self._steps = itertools.count()
@@ -87,13 +90,14 @@ class Engine:
     @property
     def computed_tokens(self) -> int:
         """Tokens computed in prefills."""
-        return self.workers[0].device.computed_tokens
+        per_group = self.config.num_ranks // self.config.dp
+        return sum(worker.device.computed_tokens for worker in self.workers[::per_group])
 
     @property
     def leaked_blocks(self) -> int:
         """Blocks somebody still holds, on the device or in host memory; 0 when the engine is idle."""
         host = self.scheduler.swapper.host
-        return self.manager.num_used + host.num_used
+        return sum(manager.num_used for manager in self.managers) + host.num_used
 
     def plugin(self, name: str, rank: int = 0) -> Any:
         """A plugin's instance on one rank, or None."""
@@ -121,8 +125,8 @@ class Engine:
         config, best_of = self.config, best_of or n
         swaps = config.max_preempt_count > 0
         reason = why_not(best_of, n, adapter, config.limits, asynchronous=config.async_scheduling, swaps=swaps)
-        if config.num_shares > 1 and best_of > 1:
-            reason = "cp and sp are simulated with one answer per request"
+        if max(config.num_shares, config.dp) > 1 and best_of > 1:
+            reason = "cp, sp and dp are simulated with one answer per request"
         if config.chunk_tokens and (best_of > 1 or adapter is not None):
             reason = "SplitFuse is simulated without adapters and with one answer per request"
         if reason:
@@ -161,6 +165,7 @@ class Engine:
                     config.max_seq_len,
                     config.num_shares,
                     config.cp,
+                    config.dp,
                 ),
             )
         except Exception as error:
@@ -192,7 +197,8 @@ class Engine:
         """Forget every cached block, as a restart does.  Only when idle."""
         if not self.scheduler.idle:
             raise RuntimeError("blocks are in use; run the engine until it is idle first")
-        self.manager.clear()
+        for manager in self.managers:
+            manager.clear()
 
     def fail_device(self) -> None:
         """The next batch fails on the device, which ends all requests; then the device is repaired."""
@@ -222,6 +228,7 @@ class Engine:
                 tp=config.tp,
                 cp=config.cp,
                 sp=config.sp,
+                dp=config.dp,
                 asynchronous=config.async_scheduling,
                 hold_s=config.hold_s,
             )
@@ -244,20 +251,24 @@ class Engine:
         make: Callable[..., Scheduler] = DealtScheduler if config.num_shares > 1 else Scheduler
         if config.chunk_tokens:
             make = partial(ChunkedScheduler, chunk_tokens=config.chunk_tokens)
-        return make(
-            self.manager,
-            config.limits,
-            asynchronous=config.async_scheduling,
-            lookup=self._lookup,
-            tp=config.tp,
-            model_name=config.model_name,
-            clock=config.clock,
-            swapper=Swapper(
-                self.manager,
-                BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
-                config.max_preempt_count,
-            ),
-        )
+        groups = [
+            make(
+                manager,
+                config.limits,
+                lookup=self._lookup,
+                tp=config.tp,
+                model_name=config.model_name,
+                clock=config.clock,
+                asynchronous=config.async_scheduling,
+                swapper=Swapper(
+                    manager,
+                    BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
+                    config.max_preempt_count,
+                ),
+            )
+            for manager in self.managers
+        ]
+        return groups[0] if len(groups) == 1 else DataParallelScheduler(groups, limits=config.limits)
 
     def _take_forgotten(self) -> list[int]:
         forgotten, self.scheduler.forgotten = self.scheduler.forgotten, []
@@ -272,7 +283,8 @@ class Engine:
     def _recover(self) -> None:
         ended = self.scheduler.stop()
         recover(self.workers, asynchronous=self.config.async_scheduling)
-        self.manager.clear()
+        for manager in self.managers:
+            manager.clear()
         self.recoveries += 1
         self._finish(ended)
 
@@ -288,7 +300,8 @@ class Engine:
         )
 
     def _check_integrity(self) -> None:
-        self.manager.check_integrity()
+        for manager in self.managers:
+            manager.check_integrity()
         self.scheduler.swapper.host.check_integrity()
         for worker in self.workers:
             check = getattr(worker.plugin("kv_pool"), "check_integrity", None)

@@ -20,6 +20,7 @@ class EngineConfig:
         block_size: tokens of a block.
         hbm_blocks: device blocks the scheduler may hand out, per rank.
         tp: tensor parallel ranks, threads of this process.
+        dp: data parallel groups with one server: so many times ``tp`` ranks, each group with a memory of its own.
         cp: context parallelism: so many times ``tp`` ranks, and a sequence's blocks are dealt out to them.
         sp: sequence parallelism: 1, or ``tp``, and blocks are dealt out to the ranks of a tensor parallel group too.
         plugins: value of ``plugin_type``, comma separated.
@@ -41,6 +42,7 @@ class EngineConfig:
     block_size: int = 16
     hbm_blocks: int = 128
     tp: int = 1
+    dp: int = 1
     cp: int = 1
     sp: int = 1
     plugins: str = "prefix_cache"
@@ -67,6 +69,8 @@ class EngineConfig:
             raise ValueError("sp is 1 or tp, and above 1 all ranks need the same cache: an MLA shape")
         if self.num_shares > 1 and (self.chunk_tokens or self.max_preempt_count):
             raise ValueError("cp and sp are simulated without chunk_tokens and swapping")
+        if self.dp > 1 and (self.num_shares > 1 or self.chunk_tokens or self.max_preempt_count):
+            raise ValueError("dp is simulated without cp, sp, chunk_tokens and swapping")
         if self.block_size % (2 * self.cp):
             raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
 
@@ -78,7 +82,7 @@ class EngineConfig:
     @property
     def num_ranks(self) -> int:
         """Workers."""
-        return self.tp * self.cp
+        return self.tp * self.cp * self.dp
 
     @property
     def num_npu_blocks(self) -> int:
@@ -111,6 +115,7 @@ class EngineConfig:
             "rank": rank,
             "world_size": self.num_ranks,
             "tp": self.tp,
+            "dp": self.dp,
             "cp": self.cp,
             "sp": self.sp,
             "kv_pool_backend": self.backend,

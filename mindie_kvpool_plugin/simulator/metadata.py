@@ -18,9 +18,9 @@ PLACEHOLDER = -1
 
 
 def batch_metadata(
-    batch: Batch, num_npu_blocks: int, block_size: int, max_seq_len: int, num_shares: int = 1, cp: int = 1
+    batch: Batch, num_npu_blocks: int, block_size: int, max_seq_len: int, num_shares: int = 1, cp: int = 1, dp: int = 1
 ) -> Any:
-    """A scheduled batch; ``num_shares`` ranks share a sequence's blocks, ``cp`` of them by context parallelism."""
+    """A scheduled batch; ``num_shares`` ranks share a sequence's blocks, ``cp`` by context parallelism."""
     requests, sequences = batch.requests, batch.sequences
     tables = np.full((len(sequences), num_shares, -(-(max_seq_len + 1) // block_size)), -1, dtype=np.int64)
     for row, sequence in enumerate(sequences):
@@ -48,8 +48,8 @@ def batch_metadata(
         trace_ids=[str(request.sequence_id) for request in requests],
         computed_blocks=_counts(batch.computed),
         remote_computed_blocks=_counts(batch.promised),
-        batch_dp_rank_ids=np.zeros(len(requests), dtype=np.int64),
-        seq_lens=[],
+        batch_dp_rank_ids=np.array([request.group for request in requests], dtype=np.int64),
+        seq_lens=_seq_lens(batch, block_size) if dp > 1 else [],
         **(_dealt_out(sequences, num_shares, block_size) if num_shares > 1 else {}),
     )
     if batch.chunks:
@@ -65,6 +65,7 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
                 sequence.sequence_id,
                 sample=sequence.sample,
                 eos_every=eos_every if request.children else 0,
+                group=request.group,
                 owners=_owners(sequence),
             )
             for request in batch.requests
@@ -78,10 +79,22 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
             np.array(request.tokens, dtype=np.int64),
             request.adapter,
             children=tuple(child.sequence_id for child in request.children),
+            group=request.group,
             owners=_owners(request),
         )
         for request in batch.requests
     ]
+
+
+def _seq_lens(batch: Batch, block_size: int) -> list[list[int]]:
+    """Tokens to compute of every row, per group that has rows; only several groups need them."""
+    groups = sorted({request.group for request in batch.requests})
+    counts = [
+        request.num_tokens - promised * block_size if batch.is_prefill else 1
+        for request, promised in zip(batch.requests, batch.promised, strict=True)
+    ]
+    rows = list(zip(batch.requests, counts, strict=True))
+    return [[count for request, count in rows if request.group == group] for group in groups]
 
 
 def _owners(sequence: Sequence) -> Any:

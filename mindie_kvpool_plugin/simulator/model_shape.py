@@ -79,20 +79,20 @@ def write_weights(shape: ModelShape, folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + tensor)
 
 
-def parallel_mapping(rank: int, tp: int, cp: int = 1, sp: int = 1) -> SimpleNamespace:
+def parallel_mapping(rank: int, tp: int, cp: int = 1, sp: int = 1, dp: int = 1) -> SimpleNamespace:
     """The parallel groups a rank is in, as the host's model wrapper has them."""
 
     def group(size: int = 1, own: int = 0) -> SimpleNamespace:
         return SimpleNamespace(group_size=size, rank=own, rank_per_group=[list(range(size))])
 
     return SimpleNamespace(
-        world_size=tp * cp,
+        world_size=tp * cp * dp,
         rank=rank,
         attn_tp=group(tp, rank % tp),
-        attn_dp=group(),
-        attn_cp=group(cp, rank // tp),
+        attn_dp=group(dp, rank // (tp * cp)),
+        attn_cp=group(cp, rank // tp % cp),
         attn_inner_sp=group(sp, rank % sp),
-        has_dp=lambda: False,
+        has_dp=lambda: dp > 1,
         has_attn_cp=lambda: cp > 1,
         has_attn_inner_sp=lambda: sp > 1,
     )

@@ -13,6 +13,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -149,6 +150,7 @@ class Row:
         children: the request's other sequences, which branch off in this step.
         eos_every: one token in so many ends it; not the first of an answer.
         end: tokens of its prompt that are computed after this step; 0: all of them (a decode, a whole prompt).
+        group: the data parallel group whose ranks compute it.
         owners: the rank that holds each of its blocks, where they are dealt out to several.
         is_last: its next token comes out of this step; else it is a chunk of a prompt, and more follow.
     """
@@ -160,6 +162,7 @@ class Row:
     children: tuple[int, ...] = ()
     eos_every: int = 0
     end: int = 0
+    group: int = 0
     owners: Ints | None = None
     is_last: bool = True
 
@@ -197,6 +200,7 @@ class Step:
     def __post_init__(self) -> None:
         self.next_tokens: list[list[int]] = []  # per row, one for each of its sequences
         self.damage: list[tuple[int, int, Ints]] = []
+        self.told: list[Any] = []  # what the first rank was told of all rows' lengths
         self.lock = threading.Lock()
         self.barrier = threading.Barrier(self.ranks) if self.ranks > 1 else None
 

@@ -84,6 +84,7 @@ class Request(Sequence):
         pool_blocks: blocks its prefills found in the pool.
         prompt_tokens: tokens of its prefills, recomputation included.
         computed_tokens: tokens of its prompt in earlier chunks (SplitFuse); 0 before the first and after the last.
+        group: the data parallel group that serves it.
         first_hits: blocks its first chunk found on the device.
     """
 
@@ -97,6 +98,7 @@ class Request(Sequence):
     prompt_tokens: int = 0
     computed_tokens: int = 0
     first_hits: int = 0
+    group: int = 0
 
     @property
     def samples(self) -> list[Sequence]:

@@ -76,6 +76,11 @@ class Scheduler:
         """Requests that have device blocks and are not over."""
         return [request for request in self._running if request.state == "running"]
 
+    @property
+    def can_prefill(self) -> bool:
+        """Whether the next prompt fits."""
+        return bool(self._waiting) and self._fits(self._waiting[0], [])
+
     def submit(self, request: Request) -> None:
         """Queue a request."""
         request.budget = request.max_tokens
@@ -113,17 +118,22 @@ class Scheduler:
         self.cleanup.clear()
         return ended
 
-    def schedule(self) -> Batch | None:
+    def schedule(self, wants_prefill: bool | None = None) -> Batch | None:
         """The next batch, with its blocks allocated and its hits counted; None if there is none.
+
+        Args:
+            wants_prefill: only a batch of this kind; None: prefill first.
 
         Raises:
             OutOfBlocksError: requests wait but can never run.
         """
-        requests = self._schedule_prefill()
+        requests = [] if wants_prefill is False else self._schedule_prefill()
         is_prefill = bool(requests)
-        requests = requests or self._schedule_decode()
+        if not requests and not wants_prefill:
+            requests = self._schedule_decode()
         if not requests:
-            self._refuse_to_wait_for_ever()
+            if wants_prefill is None:
+                self.refuse_to_wait_for_ever()
             return None
         now = self._clock.now()
         hits = [self._find_hits(request) if is_prefill else (0, 0) for request in requests]
@@ -174,7 +184,8 @@ class Scheduler:
         for sequence in request.samples:
             del self._by_id[sequence.sequence_id]
 
-    def _refuse_to_wait_for_ever(self) -> None:
+    def refuse_to_wait_for_ever(self) -> None:
+        """There is no batch; raise OutOfBlocksError if there will never be one."""
         if self.swapper.waiting and not self._running and not self._over:
             raise OutOfBlocksError("the only running sequence does not fit: give the simulator more device blocks")
         if self._waiting and not self.cleanup and not self._over:

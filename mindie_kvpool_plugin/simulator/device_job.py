@@ -1,0 +1,90 @@
+"""A batch as one rank's device is given it, and where in the cache its positions lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mindie_kvpool_plugin.simulator.oracle import Ints, Row, Step, Words, scramble
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One tensor of one layer, as 64-bit words [slots, words], and what turns a key into its words."""
+
+    words: Words
+    factor: Words
+    offset: Words
+
+    def content(self, keys: Words) -> Words:
+        """What must be there for these keys, [keys, words]."""
+        wanted: Words = keys[:, None] * self.factor + self.offset
+        return wanted
+
+
+@dataclass(slots=True)
+class Job:
+    """A launched batch: copies of its inputs, and where its logits go."""
+
+    number: int
+    step: Step
+    rows: list[Row]  # those that this rank computes
+    lengths: Ints
+    counts: Ints
+    input_ids: Ints
+    position_ids: Ints
+    slots: Ints
+    tables: Ints
+    cells: list[Cell]
+    logits: torch.Tensor
+    told: list[list[int]] = field(default_factory=list)  # the host's lengths of all groups' rows
+    padding: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # slots of padded positions
+
+    def set_aside(self, padding: Ints) -> None:
+        """Take padded positions at the end of prompts out; what is written there is nobody's KV."""
+        ends = np.cumsum(self.counts)
+        is_real = np.ones(len(self.slots), dtype=np.bool_)
+        for end, count in zip(ends.tolist(), padding.tolist(), strict=True):
+            is_real[end - count : end] = False
+        self.padding = self.slots[~is_real]
+        self._keep_tokens(is_real)
+        self.lengths, self.counts = self.lengths - padding, self.counts - padding
+
+    def keep_group(self, group: int, made_up_slot: int) -> None:
+        """Keep the rows of a data parallel group; one without rows computes a made-up token."""
+        is_own = np.array([row.group == group for row in self.step.rows])
+        self._keep_tokens(np.repeat(is_own, self.counts))
+        self.rows = [row for row in self.step.rows if row.group == group]
+        self.lengths, self.counts, self.tables = self.lengths[is_own], self.counts[is_own], self.tables[is_own]
+        if not self.rows:
+            self.padding = np.array([made_up_slot])
+
+    def _keep_tokens(self, kept: npt.NDArray[np.bool_]) -> None:
+        self.input_ids, self.position_ids, self.slots = (
+            values[kept] for values in (self.input_ids, self.position_ids, self.slots)
+        )
+
+
+def places_of(row: Row, table: Ints, positions: Ints, block_size: int, share: int) -> Ints:
+    """Where positions lie by a rank's block table; -1: on another rank."""
+    blocks = positions // block_size
+    if row.owners is None:
+        return table[blocks] * block_size + positions % block_size
+    is_own = row.owners == share
+    # its own blocks stand one after the other in its table
+    places = np.cumsum(is_own) - 1
+    where = np.full(len(positions), -1, dtype=np.int64)
+    own = is_own[blocks]
+    where[own] = table[places[blocks[own]]] * block_size + positions[own] % block_size
+    return where
+
+
+def cell_of(tensor: torch.Tensor, place: np.uint64) -> Cell:
+    """One tensor; ``place`` tells layer, segment and head shard."""
+    slots = tensor.shape[0] * tensor.shape[1]
+    words = tensor.view(torch.int8).numpy().reshape(slots, -1).view(np.uint64)
+    noise = scramble(np.arange(2 * words.shape[1], dtype=np.uint64) + place + np.uint64(1))
+    return Cell(words, noise[: words.shape[1]] | np.uint64(1), noise[words.shape[1] :])

@@ -7,7 +7,6 @@ guard of the plugin: then wrong blocks are served, or the ranks are told differe
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from tests.walks.conftest import SHAPES, assert_right, assert_right_so_far, counts
 
-DEPLOYMENTS: dict[str, dict[str, Any]] = {
+DEPLOYMENTS = {
     "dp2": {"dp": 2},
     "dp3": {"dp": 3},
     "dp2-tp2": {"dp": 2, "tp": 2},
@@ -31,7 +30,7 @@ WRITING = pytest.mark.parametrize("async_write", [False, True], ids=["sync-write
 ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
 
 
-def groups(name: str, *, async_scheduling: bool, **more: Any) -> RunConfig:
+def groups(name, *, async_scheduling, **more):
     blocks = 48 if async_scheduling else 28  # of each group
     engine = {"hbm_blocks": blocks, "async_scheduling": async_scheduling, **DEPLOYMENTS[name], **more}
     return RunConfig(EngineConfig(**engine), lambda: Chat(9, 3))
@@ -40,7 +39,7 @@ def groups(name: str, *, async_scheduling: bool, **more: Any) -> RunConfig:
 @WRITING
 @SCHEDULING
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_groups_are_right_with_a_pool(name: str, async_scheduling: bool, async_write: bool) -> None:
+def test_groups_are_right_with_a_pool(name, async_scheduling, async_write):
     """Only the own group's rows are touched, though all are seen."""
     result = run_with_pool(groups(name, async_scheduling=async_scheduling, async_write=async_write))
     assert_right(result)
@@ -53,7 +52,7 @@ def test_groups_are_right_with_a_pool(name: str, async_scheduling: bool, async_w
 @WRITING
 @SCHEDULING
 @pytest.mark.parametrize("name", ["dp2", "dp2-tp2"])
-def test_groups_are_right_while_gets_fail_on_one_rank(name: str, async_scheduling: bool, async_write: bool) -> None:
+def test_groups_are_right_while_gets_fail_on_one_rank(name, async_scheduling, async_write):
     """A lowered hit gives the ranks of all groups the same lengths; with dp2 the other group has no such block."""
     config = groups(name, async_scheduling=async_scheduling, async_write=async_write)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
@@ -66,7 +65,7 @@ def test_groups_are_right_while_gets_fail_on_one_rank(name: str, async_schedulin
 
 @SCHEDULING
 @pytest.mark.parametrize("name", DEPLOYMENTS)
-def test_groups_are_right_without_a_pool(name: str, async_scheduling: bool) -> None:
+def test_groups_are_right_without_a_pool(name, async_scheduling):
     """The simulated host does nothing wrong by itself."""
     result = run_without_pool(groups(name, async_scheduling=async_scheduling))
     assert_right(result)
@@ -74,7 +73,7 @@ def test_groups_are_right_without_a_pool(name: str, async_scheduling: bool) -> N
 
 
 @SCHEDULING
-def test_one_group_finds_what_the_other_left(async_scheduling: bool) -> None:
+def test_one_group_finds_what_the_other_left(async_scheduling):
     """Each has a memory of its own; the pool is shared.  Meanwhile the other group computes a made-up token."""
     with opened_pool(groups("dp2-tp2", async_scheduling=async_scheduling)) as config, Engine(config) as engine:
         prompt = list(range(10, 90))
@@ -89,7 +88,7 @@ def test_one_group_finds_what_the_other_left(async_scheduling: bool) -> None:
         assert_right_so_far(engine)
 
 
-def test_preempted_sequences_come_back() -> None:
+def test_preempted_sequences_come_back():
     """The workers of all groups are told."""
     with opened_pool(groups("dp2", async_scheduling=False, hbm_blocks=22)) as config, Engine(config) as engine:
         for speaker in Chat(10, 1, answer_tokens=60).ready:
@@ -100,7 +99,7 @@ def test_preempted_sequences_come_back() -> None:
         assert_right_so_far(engine)
 
 
-def test_a_repaired_device_is_used_again() -> None:
+def test_a_repaired_device_is_used_again():
     """All groups forget what they had."""
     config = dataclasses.replace(groups("dp2", async_scheduling=False), fail_after=8)
     result = run_with_pool(config)
@@ -108,16 +107,14 @@ def test_a_repaired_device_is_used_again() -> None:
     assert result.recoveries == 1
 
 
-def test_a_run_repeats() -> None:
+def test_a_run_repeats():
     """The same configuration, the same counters."""
     config = groups("dp2", async_scheduling=True)
     assert counts(run_with_pool(config)) == counts(run_with_pool(config))
 
 
 @SCHEDULING
-def test_taking_all_rows_for_own_ones_serves_wrong_blocks(
-    monkeypatch: pytest.MonkeyPatch, async_scheduling: bool
-) -> None:
+def test_taking_all_rows_for_own_ones_serves_wrong_blocks(monkeypatch, async_scheduling):
     """The other groups' block ids mean other blocks here."""
     monkeypatch.setattr(step_view, "_is_own", lambda metadata, rank: np.ones(len(metadata.all_sequence_ids), np.bool_))
     result = run_with_pool(groups("dp2", async_scheduling=async_scheduling))
@@ -126,11 +123,11 @@ def test_taking_all_rows_for_own_ones_serves_wrong_blocks(
 
 
 @SCHEDULING
-def test_believing_promises_serves_wrong_blocks(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+def test_believing_promises_serves_wrong_blocks(monkeypatch, async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
     lower_hits = step_view.lower_hits
 
-    def believe(metadata: Any, inputs: Any, lengths: Any, *more: Any) -> None:
+    def believe(metadata, inputs, lengths, *more):
         promised = metadata.remote_computed_blocks
         lower_hits(metadata, inputs, lengths if promised is None else promised, *more)
 
@@ -143,11 +140,11 @@ def test_believing_promises_serves_wrong_blocks(monkeypatch: pytest.MonkeyPatch,
 
 
 @SCHEDULING
-def test_oracle_sees_ranks_that_lower_own_rows_only(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+def test_oracle_sees_ranks_that_lower_own_rows_only(monkeypatch, async_scheduling):
     """The other groups' ranks would wait for more tokens than come."""
     lower_hits = step_view.lower_hits
 
-    def lower_own(metadata: Any, inputs: Any, lengths: Any, block_size: int, dp_rank: int, share: Any) -> None:
+    def lower_own(metadata, inputs, lengths, block_size, dp_rank, share):
         if metadata.remote_computed_blocks is not None:
             is_own = metadata.batch_dp_rank_ids == dp_rank
             lengths = np.where(is_own, lengths, metadata.remote_computed_blocks)
@@ -158,20 +155,20 @@ def test_oracle_sees_ranks_that_lower_own_rows_only(monkeypatch: pytest.MonkeyPa
 
 
 @SCHEDULING
-def test_oracle_sees_lengths_that_were_not_corrected(monkeypatch: pytest.MonkeyPatch, async_scheduling: bool) -> None:
+def test_oracle_sees_lengths_that_were_not_corrected(monkeypatch, async_scheduling):
     """The host announced them with all pool hits taken off."""
     monkeypatch.setattr(step_view, "_give_back", lambda *arguments: None)
     assert_lengths_differ(async_scheduling)
 
 
 @pytest.mark.parametrize("wrong", [{"cp": 2}, {"chunk_tokens": 32}, {"max_preempt_count": 1, "cpu_blocks": 8}])
-def test_what_does_not_go_with_groups_is_refused(wrong: dict[str, Any]) -> None:
+def test_what_does_not_go_with_groups_is_refused(wrong):
     """At construction, with the reason."""
     with pytest.raises(ValueError, match="dp is simulated without"):
         EngineConfig(dp=2, **wrong)
 
 
-def assert_lengths_differ(async_scheduling: bool) -> None:
+def assert_lengths_differ(async_scheduling):
     config = groups("dp2", async_scheduling=async_scheduling)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
     assert result.failed_get_blocks > 0

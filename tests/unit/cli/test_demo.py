@@ -39,7 +39,7 @@ def test_demo_compares_both_runs_and_succeeds(tmp_path, options):
 def test_demo_fails_after_a_corruption(monkeypatch):
     """Wrong bytes make exit status 1 and are said."""
     write = device.Device._write
-    monkeypatch.setattr(device.Device, "_write", lambda self, job, keys: write(self, job, keys ^ keys.dtype.type(1)))
+    monkeypatch.setattr(device.Device, "_write", lambda self, job, slots, keys: write(self, job, slots, ~keys))
     result = _demo(*SMALL)
     assert result.exit_code == 1
     assert "NOT RIGHT" in result.stdout

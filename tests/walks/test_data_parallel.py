@@ -30,10 +30,10 @@ WRITING = pytest.mark.parametrize("async_write", [False, True], ids=["sync-write
 ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
 
 
-def groups(name, *, async_scheduling, **more):
+def groups(name, *, async_scheduling, turns=3, **more):
     blocks = 48 if async_scheduling else 28  # of each group
     engine = {"hbm_blocks": blocks, "async_scheduling": async_scheduling, **DEPLOYMENTS[name], **more}
-    return RunConfig(EngineConfig(**engine), lambda: Chat(9, 3))
+    return RunConfig(EngineConfig(**engine), lambda: Chat(9, turns))
 
 
 @WRITING
@@ -117,7 +117,7 @@ def test_a_run_repeats():
 def test_taking_all_rows_for_own_ones_serves_wrong_blocks(monkeypatch, async_scheduling):
     """The other groups' block ids mean other blocks here."""
     monkeypatch.setattr(step_view, "_is_own", lambda metadata, rank: np.ones(len(metadata.all_sequence_ids), np.bool_))
-    result = run_with_pool(groups("dp2", async_scheduling=async_scheduling))
+    result = run_with_pool(groups("dp2", async_scheduling=async_scheduling, turns=6, hbm_blocks=48))
     assert result.corruptions > 0
     assert result.wrong_answers > 0
 
@@ -132,7 +132,7 @@ def test_believing_promises_serves_wrong_blocks(monkeypatch, async_scheduling):
         lower_hits(metadata, inputs, lengths if promised is None else promised, *more)
 
     monkeypatch.setattr(step_view, "lower_hits", believe)
-    config = groups("dp2", async_scheduling=async_scheduling)
+    config = groups("dp2", async_scheduling=async_scheduling, turns=6, hbm_blocks=48)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
     assert result.failed_get_blocks > 0
     assert result.corruptions > 0

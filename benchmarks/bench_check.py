@@ -1,8 +1,12 @@
-"""How long a check takes: an ordinary configuration, and the worst ten megabytes somebody could give it."""
+"""How long a check takes: the whole process, an ordinary configuration, the worst ten megabytes one could give it."""
 
 import json
+import subprocess
+import sys
 import time
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from benchmarks import measure
 from mindie_kvpool_plugin.check.pipeline import check_bytes
@@ -17,9 +21,23 @@ def cpu_seconds(data):
     return time.process_time() - began
 
 
+def whole_process():
+    """From the shell's prompt to the next one, beside an interpreter that does nothing."""
+    example = Path(__file__).parents[1] / "conf_examples" / "qwen_one_server" / "config.json"
+    calls = {
+        "bare": [sys.executable, "-c", "pass"],
+        "check": [sys.executable, "-m", "mindie_kvpool_plugin.cli.main", "check", str(example)],
+    }
+    run = partial(subprocess.run, stdout=subprocess.DEVNULL, check=False)
+    taken = measure.interleaved({name: partial(run, command) for name, command in calls.items()}, rounds=9)
+    row = measure.below("the whole process, an example configuration", taken["check"], 0.25)
+    return replace(row, baseline=taken["bare"] * 1e6, ratio=taken["check"] / taken["bare"])
+
+
 def rows():
     ordinary = partial(cpu_seconds, json.dumps(changed({}), indent=4).encode())
-    found = [measure.below("an ordinary configuration", measure.interleaved({"check": ordinary})["check"], 0.05)]
+    found = [whole_process()]
+    found += [measure.below("an ordinary configuration", measure.interleaved({"check": ordinary})["check"], 0.05)]
     found += [
         measure.below(f"10 MB of {name.replace('_', ' ')}, CPU", cpu_seconds(data), 3.0)
         for name, data in HOSTILE.items()

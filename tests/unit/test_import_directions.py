@@ -33,7 +33,7 @@ ONLY_IN = {
     "mindie_llm": ("host", "simulator"),
     # the running plugin is imported in every worker: what only the check needs stays out of it
     "lark": ("check",),
-    "jsonschema_rs": ("check",),
+    "jsonschema": ("check",),
     "click": ("cli",),
 }
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "host_tree" not in path.parts)

@@ -8,7 +8,7 @@ severity and outcome of a violation, unit, and what the host does with a wrong v
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -76,17 +76,6 @@ def resolve(schema: Any, root: Schema) -> Schema:
             target = target[part]
         schema = {**target, **{k: v for k, v in schema.items() if k != "$ref"}}
     return schema if isinstance(schema, dict) else {}
-
-
-def at_schema_path(root: Schema, path: Sequence[str | int]) -> Schema:
-    """The schema object a validator's schema path leads to, through references."""
-    here: Any = root
-    for part in path:
-        here = resolve(here, root) if isinstance(here, dict) else here
-        if part == "$ref":
-            continue
-        here = here[part]
-    return resolve(here, root)
 
 
 def known_keys(root: Schema) -> dict[str, list[str]]:

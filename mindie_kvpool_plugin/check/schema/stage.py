@@ -1,6 +1,6 @@
 """The schema stage: types, ranges and names, told with field, value, expectation and fix.
 
-The validator is jsonschema-rs.  Before it runs, the value is walked together with the schema for
+The validator is jsonschema.  Before it runs, the value is walked together with the schema for
 what JSON Schema cannot see: integers written with a point or an exponent, unknown keys, and
 numbers the host cuts to integers.  That walk also bounds the work, whatever the file contains.
 """
@@ -21,6 +21,8 @@ from mindie_kvpool_plugin.check.schema.profiles import Schema
 
 # no service has more devices, adapters or certificates; a longer list is cut and reported
 MAX_ITEMS = 1024
+# of all lists together: the validator takes some ten microseconds for each
+MAX_ALL_ITEMS = 16 * MAX_ITEMS
 # nesting of the deepest known key is 9
 MAX_DEPTH = 40
 # objects with more keys than this are not looked through for typing mistakes one by one
@@ -51,22 +53,21 @@ class _Walk:
 
     Attributes:
         root: the schema.
-        prefix: JSON Pointer in front of every path (for a file that config.json refers to).
-        strict_names: unknown keys are errors where the schema forbids them.
         owners: key -> sections that know it.
+        items_left: list items that are still looked at.
         findings: what was found.
     """
 
     root: Schema
-    prefix: str = ""
     owners: dict[str, list[str]] = field(default_factory=dict)
+    items_left: int = MAX_ALL_ITEMS
     findings: list[Finding] = field(default_factory=list)
 
 
 @lru_cache(maxsize=8)
 def _compiled(name: str) -> tuple[Any, dict[str, list[str]]]:
     """A schema's validator, and which section knows which key."""
-    from jsonschema_rs import Draft202012Validator  # noqa: PLC0415  # costs 15 ms; a file that does not parse needs none
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  # costs 50 ms; a file that does not parse needs none
 
     schema = profiles.load(name)
     return Draft202012Validator(schema), profiles.known_keys(schema)
@@ -81,7 +82,7 @@ def check_schema(value: Any, root: Schema, *, outcome: Outcome = "boot") -> list
     for count, error in enumerate(errors):
         if count >= MAX_FINDINGS:
             break
-        finding = _violation(error, value, root, outcome)
+        finding = _violation(error, value, outcome)
         if finding is not None:
             walk.findings.append(finding)
     return walk.findings
@@ -93,22 +94,23 @@ def _prepared(value: Any, schema: Schema, path: tuple[str | int, ...], walk: _Wa
     if isinstance(value, dict):
         return _prepared_object(value, schema, path, walk, depth)
     if isinstance(value, list):
-        if len(value) > MAX_ITEMS:
-            params = {"count": len(value), "limit": MAX_ITEMS}
-            severity: Severity = "error" if "items" in schema else "warning"
-            walk.findings.append(
-                codes.WRONG_FORM.found(pointer(*path), severity=severity, params=params, variant="length")
-            )
-        items = schema.get("items")
-        if items is None or depth > MAX_DEPTH:
-            return []
-        return [_prepared(item, items, (*path, i), walk, depth + 1) for i, item in enumerate(value[:MAX_ITEMS])]
+        return _prepared_list(value, schema, path, walk, depth)
     if isinstance(value, float) or (isinstance(value, bool) and schema.get("x-coerced")):
         return _prepared_float(float(value), schema, path, walk)
-    if isinstance(value, int) and value.bit_length() > 64:
-        # the host stores what does not fit 64 bits as a floating-point number; the validator cannot
-        return 2**62 if value > 0 else -(2**62)
     return value
+
+
+def _prepared_list(value: list[Any], schema: Schema, path: tuple[str | int, ...], walk: _Walk, depth: int) -> list[Any]:
+    items = schema.get("items")
+    limit = MAX_ITEMS if items is None or walk.items_left > MAX_ITEMS else max(walk.items_left, 1)
+    if len(value) > limit:
+        params = {"count": len(value), "limit": MAX_ITEMS if len(value) > MAX_ITEMS else MAX_ALL_ITEMS}
+        severity: Severity = "warning" if items is None else "error"
+        walk.findings.append(codes.WRONG_FORM.found(pointer(*path), severity=severity, params=params, variant="length"))
+    if items is None or depth > MAX_DEPTH:
+        return []
+    walk.items_left -= min(len(value), limit)
+    return [_prepared(item, items, (*path, i), walk, depth + 1) for i, item in enumerate(value[:limit])]
 
 
 def _prepared_object(
@@ -153,32 +155,31 @@ def _prepared_float(value: float, schema: Schema, path: tuple[str | int, ...], w
     return value
 
 
-def _violation(error: Any, value: Any, root: Schema, outcome: Outcome) -> Finding | None:
+def _violation(error: Any, value: Any, outcome: Outcome) -> Finding | None:
     """A finding from one error of the validator."""
-    schema_path = list(error.schema_path)
-    keyword = next((part for part in reversed(schema_path) if isinstance(part, str)), "")
-    owner_path = schema_path[: len(schema_path) - 1 - schema_path[::-1].index(keyword)]
-    owner = profiles.at_schema_path(root, owner_path)
-    path = list(error.instance_path)
+    keyword, owner, path = error.validator, error.schema, list(error.absolute_path)
+    if keyword == "additionalProperties":
+        return None  # told by the walk, with the likely spelling
     severity: Severity = owner.get("x-severity", "error")
     outcome = owner.get("x-outcome", "silent" if severity == "warning" else outcome)
     switch = owner.get("x-only-if")
     if switch is not None and not _is_on(switch, path, value):
         severity, outcome = "warning", "silent"
-    params: dict[str, Any] = {"expected": expectation(owner), "key": str(path[-1]) if path else "the file"}
-    found, variant = _at(value, path), ""
     if keyword == "required":
-        key = json.loads(error.message.split(" is a required property")[0])
-        params["key"] = key
-        default = profiles.resolve(owner.get("properties", {}).get(key, {}), root).get("default")
-        variant = "" if default is None else "default"
-        params["default"] = json.dumps(default)
-        kind, at, found = codes.MISSING_KEY, pointer(*path, key), None
-    elif keyword == "additionalProperties":
-        return None  # told by the walk, with the likely spelling
-    else:
-        kind, at = _KINDS.get(keyword, codes.WRONG_FORM), pointer(*path)
-    return kind.found(at, severity=severity, outcome=outcome, value=found, params=params, variant=variant)
+        return _missing(error, path, severity, outcome)
+    params = {"expected": expectation(owner), "key": str(path[-1]) if path else "the file"}
+    kind = _KINDS.get(keyword, codes.WRONG_FORM)
+    return kind.found(pointer(*path), severity=severity, outcome=outcome, value=_at(value, path), params=params)
+
+
+def _missing(error: Any, path: list[str | int], severity: Severity, outcome: Outcome) -> Finding:
+    key = error.message.split("'")[1]  # the only place that says which of them
+    default = error.schema.get("properties", {}).get(key, {}).get("default")
+    params = {"key": key, "expected": expectation(error.schema), "default": json.dumps(default)}
+    variant = "" if default is None else "default"
+    return codes.MISSING_KEY.found(
+        pointer(*path, key), severity=severity, outcome=outcome, params=params, variant=variant
+    )
 
 
 def _is_on(switch: str, path: list[str | int], value: Any) -> bool:

@@ -9,6 +9,7 @@ HOSTILE = {
     "open_string": b'{"a": "' + b"a" * (MAX_BYTES - 10),
     "empty_objects": b'{"a": [' + b"{}," * (3 * MIB) + b"{}]}",
     "integers": b'{"BackendConfig": {"npuDeviceIds": [[' + b"1," * (4 * MIB) + b"1]]}}",
+    "short_lists": b'{"BackendConfig": {"npuDeviceIds": [' + b",".join([b"[" + b"1," * 1000 + b"1]"] * 5000) + b"]}}",
     "keys": b"{" + b",".join(b'"k%d":1' % i for i in range(500_000)) + b"}",
     "digits": b'{"a": ' + b"1" * (MAX_BYTES - 10) + b"}",
     "nul": b"\0" * MAX_BYTES,

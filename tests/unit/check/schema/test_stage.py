@@ -3,7 +3,7 @@
 import pytest
 
 from mindie_kvpool_plugin.check.schema import profiles
-from mindie_kvpool_plugin.check.schema.stage import MAX_FINDINGS, MAX_ITEMS, check_schema, expectation
+from mindie_kvpool_plugin.check.schema.stage import MAX_ALL_ITEMS, MAX_FINDINGS, MAX_ITEMS, check_schema, expectation
 from tests.check_examples import ABSENT, changed
 from tests.unit.check.configs import path_of
 
@@ -76,6 +76,8 @@ def test_schema_work_is_bounded():
     """A list of a million devices is cut, a thousand bad values are told by the first ones."""
     assert "SC-05" in {f.code for f in found({"B.npuDeviceIds": [[0] * (MAX_ITEMS + 1)]})}
     assert len(found({"B.npuDeviceIds": [["x"] * MAX_ITEMS]})) <= MAX_FINDINGS
+    together = found({"B.npuDeviceIds": [[0] * MAX_ITEMS] * (MAX_ALL_ITEMS // MAX_ITEMS + 1)})
+    assert ("SC-05", "length", "error") in {(f.code, f.variant, f.severity) for f in together}
 
 
 def test_schema_is_not_distracted_by_unknown_keys():

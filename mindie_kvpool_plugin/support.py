@@ -1,9 +1,11 @@
 """What pooling may be combined with: one table that start-up, check, command line and README are made from.
 
 A mode is something of MindIE-LLM that a configuration or a request can ask for.  ``works``: run on the host's own
-Python code and on the simulated host, with hits, faults and not one wrong byte.  ``refused``: the worker does not
-start and the check says so, with the same words; the reason lies in the host.  ``unproven``: nothing here speaks
-against it, but it never ran, because it needs hardware or software that was not there.
+Python code or on the simulated host, with hits, faults and not one wrong byte.  ``refused``: the worker does not
+start and the check says so, with the same words; the reason lies in the host.  ``excluded``: MindIE-LLM itself ends
+the start or answers the request with an error.  ``unproven``: nothing here speaks against it, but it never ran,
+because it needs hardware or software that was not there.  Two modes of which no row of ``PAIRS`` speaks are what
+their own rows say; two that work were run together (``chaos.pairs``).
 
 Reasons and fixes are texts for people, in English and Chinese.  Nothing is imported here: everybody may read it.
 """
@@ -13,9 +15,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Any, Literal
 
-Status = Literal["works", "refused", "unproven"]
+Status = Literal["works", "refused", "excluded", "unproven"]
 Language = Literal["en", "zh"]
 
 
@@ -52,17 +55,38 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two modes, or a mode and a pool backend, that differ from what each alone says.
+    """Modes that together differ from what each alone says: each of some with each of others.
 
     Attributes:
-        keys: of the modes.
+        ones: keys of modes.
+        others: keys of modes; none: any two of ``ones``.
         status, why, fix: as of a mode.
+        code: the check's rule that tells what MindIE-LLM refuses at start; empty where a request asks for it.
     """
 
-    keys: frozenset[str]
+    ones: tuple[str, ...]
+    others: tuple[str, ...]
     status: Status
     why: Text
     fix: Text | None = None
+    code: str = ""
+
+    @property
+    def together(self) -> list[frozenset[str]]:
+        """Every two modes the row speaks of."""
+        both = product(self.ones, self.others) if self.others else combinations(self.ones, 2)
+        return [frozenset(keys) for keys in both]
+
+    def title(self, lang: Language) -> str:
+        """The modes, for the table."""
+        joint = {"en": " or ", "zh": " 或 "}[lang] if self.others else {"en": ", ", "zh": "、"}[lang]
+        sides = [joint.join(_short(_MODE_BY_KEY[key].title(lang)) for key in side) for side in (self.ones, self.others)]
+        return " + ".join(sides) if self.others else f"{_ANY_TWO[lang]}{sides[0]}"
+
+
+def _short(title: str) -> str:
+    """A title without the name of its setting."""
+    return re.sub(r" ?[(（].*[)）]", "", title)
 
 
 def _mode(
@@ -71,8 +95,10 @@ def _mode(
     return Mode(key, Text(*title), status, Text(*why), Text(*fix) if fix else None)
 
 
-def _pair(keys: str, status: Status, why: tuple[str, str], fix: tuple[str, str] | None = None) -> Pair:
-    return Pair(frozenset(keys.split()), status, Text(*why), Text(*fix) if fix else None)
+def _pair(
+    ones: str, others: str, status: Status, why: tuple[str, str], fix: tuple[str, str] | None = None, code: str = ""
+) -> Pair:
+    return Pair(tuple(ones.split()), tuple(others.split()), status, Text(*why), Text(*fix) if fix else None, code)
 
 
 MODES = (
@@ -182,8 +208,10 @@ MODES = (
         ("multimodal models", "多模态模型"),
         "refused",
         (
-            "a block's tokens do not name its images: the host gives plugins placeholder tokens only",
-            "块的 token 不能标识图像：宿主只给插件占位 token",
+            "for an image MindIE-LLM puts the random name of a shared memory among the prompt's tokens and hashes "
+            "that: an image is never found again, and a name can return for another image",
+            "MindIE-LLM 用共享内存的随机名字代替图像写入提示词的 token 并据此计算哈希：同一图像无法再次命中，"
+            "而同一名字可能用于另一图像",
         ),
         ("remove kv_pool from plugin_type", "从 plugin_type 中去掉 kv_pool"),
     ),
@@ -260,6 +288,12 @@ MODES = (
         ("its model wrapper is hooked, its graphs never ran here", "已挂接其模型封装；图未在此运行"),
     ),
     _mode(
+        "async_write",
+        ("asyncWrite (kvPoolConfig)", "asyncWrite（kvPoolConfig）"),
+        "works",
+        ("a thread stores the blocks; a step waits only for those it overwrites", "由独立线程存入；只等待将被覆盖的块"),
+    ),
+    _mode(
         "300i",
         ("Atlas 300I Duo", "Atlas 300I Duo"),
         "unproven",
@@ -270,7 +304,8 @@ MODES = (
 
 PAIRS = (
     _pair(
-        "dp_servers pd_prefill",
+        "dp_servers",
+        "pd_prefill",
         "refused",
         (
             "each rank is told how many tokens the others compute, hits subtracted; a lowered hit could not be told to "
@@ -281,6 +316,71 @@ PAIRS = (
             "set dp to 1, run without distributed_enable, or remove kv_pool from plugin_type",
             "把 dp 设为 1，或关闭 distributed_enable，或从 plugin_type 中去掉 kv_pool",
         ),
+    ),
+    _pair(
+        "mtp la memory_decoding splitfuse",
+        "",
+        "refused",
+        (
+            "each of them decides which tokens a step computes; MindIE-LLM's documents exclude two of them together "
+            "and its workers do not check it",
+            "它们各自决定一步计算哪些 token；MindIE-LLM 文档规定两两互斥，但工作进程不检查",
+        ),
+        ("leave one of them in plugin_type", "plugin_type 中只保留其一"),
+    ),
+    _pair(
+        "la memory_decoding",
+        "pd_prefill pd_decode pd_flex",
+        "refused",
+        (
+            "they guess from the prompts of their own node; MindIE-LLM's documents exclude PD disaggregation for them "
+            "and its workers do not check it",
+            "它们依据本节点的提示词猜测；MindIE-LLM 文档规定不能与 PD 分离同时使用，但工作进程不检查",
+        ),
+        ("remove la and memory_decoding from plugin_type", "从 plugin_type 中去掉 la 与 memory_decoding"),
+    ),
+    _pair(
+        "splitfuse memory_decoding",
+        "lora",
+        "refused",
+        (
+            "MindIE-LLM hands the model no adapters then, so that blocks hold what the base model computed",
+            "此时 MindIE-LLM 不向模型传递适配器，块中是基础模型的结果",
+        ),
+        (
+            "remove splitfuse and memory_decoding from plugin_type, or the adapters",
+            "从 plugin_type 中去掉 splitfuse 与 memory_decoding，或去掉适配器",
+        ),
+    ),
+    _pair("cp", "dp", "excluded", ("its workers do not start", "工作进程拒绝启动"), code="HC-59"),
+    _pair(
+        "la memory_decoding",
+        "async_scheduling",
+        "excluded",
+        ("its workers do not start", "工作进程拒绝启动"),
+        code="HC-41",
+    ),
+    _pair("splitfuse", "async_write", "excluded", ("its workers do not start", "工作进程拒绝启动"), code="HC-14"),
+    _pair(
+        "n beam",
+        "async_scheduling mtp la memory_decoding pd_prefill pd_decode pd_flex",
+        "excluded",
+        ("such a request is answered with an error", "此类请求返回错误"),
+    ),
+    _pair(
+        "n beam",
+        "cp sp",
+        "excluded",
+        (
+            "only DeepSeek has cp and sp, and answers such a request with an error",
+            "只有 DeepSeek 有 cp、sp，此类请求返回错误",
+        ),
+    ),
+    _pair(
+        "n beam",
+        "swap",
+        "excluded",
+        ("of several answers only the first comes back from a swap", "多个回答中只有第一个能被换回"),
     ),
 )
 """Combinations that differ from what their parts say."""
@@ -320,10 +420,11 @@ def refusals(active: Collection[str]) -> list[Refusal]:
         if mode.status == "refused" and mode.key in active:
             found.append(_refusal(frozenset({mode.key}), mode.title, mode.why, mode.fix))
     for pair in PAIRS:
-        if pair.status == "refused" and pair.keys <= set(active):
-            modes = [_MODE_BY_KEY[key].title for key in sorted(pair.keys)]
-            title = Text(" with ".join(t.en for t in modes), "与".join(t.zh for t in modes))
-            found.append(_refusal(pair.keys, title, pair.why, pair.fix))
+        for keys in pair.together if pair.status == "refused" else ():
+            if keys <= set(active):
+                modes = [_MODE_BY_KEY[key].title for key in sorted(keys)]
+                title = Text(" with ".join(t.en for t in modes), "与".join(t.zh for t in modes))
+                found.append(_refusal(keys, title, pair.why, pair.fix))
     return found
 
 
@@ -356,9 +457,10 @@ _HEADINGS = {
     "zh": ("MindIE-LLM", "池化", "说明"),
 }
 _STATUS_WORDS = {
-    "en": {"works": "works", "refused": "refused", "unproven": "never run"},
-    "zh": {"works": "可用", "refused": "拒绝", "unproven": "未运行过"},
+    "en": {"works": "works", "refused": "refused", "excluded": "refused by MindIE-LLM", "unproven": "never run"},
+    "zh": {"works": "可用", "refused": "拒绝", "excluded": "MindIE-LLM 拒绝", "unproven": "未运行过"},
 }
+_ANY_TWO = {"en": "two of ", "zh": "以下任意两项："}
 
 
 def table(lang: Language) -> str:
@@ -367,6 +469,5 @@ def table(lang: Language) -> str:
     lines = [f"| {' | '.join(_HEADINGS[lang])} |", "| --- | --- | --- |"]
     lines += [f"| {mode.title(lang)} | {words[mode.status]} | {mode.why(lang)} |" for mode in MODES]
     for pair in PAIRS:
-        title = " + ".join(_MODE_BY_KEY[key].title(lang) for key in sorted(pair.keys))
-        lines.append(f"| {title} | {words[pair.status]} | {pair.why(lang)} |")
+        lines.append(f"| {pair.title(lang)} | {words[pair.status]} | {pair.why(lang)} |")
     return "\n".join(lines)

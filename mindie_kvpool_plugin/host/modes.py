@@ -45,6 +45,8 @@ def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, A
         "layerwise": bool(plugin_config.get("layerwise_disaggregated", False)),
         "multimodal": bool(getattr(wrapper, "is_multimodal", False))
         or support.is_multimodal(read_model_config(weights.directory_of(wrapper))),
+        "lora": getattr(wrapper, "adapter_manager", None) is not None
+        or getattr(getattr(wrapper, "model_runner", None), "lora_adapter", None) is not None,
         "backend_torch": "torch" in str(getattr(backend.backend_type, "value", backend.backend_type)),
     }
     active = {key for key, is_on in found.items() if is_on}

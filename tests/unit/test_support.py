@@ -36,6 +36,9 @@ def test_rows_are_distinct_and_pairs_name_rows():
     keys = [mode.key for mode in support.MODES]
     assert len(keys) == len(set(keys))
     for pair in support.PAIRS:
-        assert pair.keys <= set(keys)
+        assert {*pair.ones, *pair.others} <= set(keys)
+        assert pair.code == "" or pair.status == "excluded"
     for row in (*support.MODES, *support.PAIRS):
         assert (row.fix is not None) == (row.status == "refused")
+    together = [keys for pair in support.PAIRS for keys in pair.together]
+    assert len(together) == len(set(together))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from mindie_kvpool_plugin.check.rules.family import Family, family
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, D, View, integer, section, text, worker_integer
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, View, integer, section, text, worker_integer
 from mindie_kvpool_plugin.check.schema import profiles
 
 _QUANTISED_OK = {"", "float", "w8a8", "w8a8_dynamic", "w4a8", "w4a8_dynamic", "w8a8_pdmix", "w8a8sc", "w8a8s"}
@@ -27,17 +26,14 @@ def prefix_cache_excludes_lora(view: View) -> Iterator[Fault]:
     """Blocks of different adapters would share a hash."""
     if not view.is_prefix:
         return
+    severity = "warning" if KV_POOL in view.words else None
     if view.has_lora:
-        at = (B, D, "LoraModules" if view.deploy.get("LoraModules") else "maxLoras")
-        yield fault(*at, variant="pool", severity="warning") if KV_POOL in view.words else fault(*at)
+        yield fault(*view.lora_path, variant="pool" if severity else "", severity=severity)
         return
-    for index, model in enumerate(view.models):
-        adapter = Path(text(model, "modelWeightPath") or "/nonexistent") / "lora_adapter.json"
-        if view.situation.follow and "LoraModules" not in view.deploy and view.followed.disk.facts(adapter).is_file:
-            severity = "warning" if KV_POOL in view.words else None
-            yield fault(
-                *view.model_path(index, "modelWeightPath"), variant="file", severity=severity, file=str(adapter)
-            )
+    for index, _ in enumerate(view.models):
+        file = view.lora_file(index)
+        if file is not None:
+            yield fault(*view.model_path(index, "modelWeightPath"), variant="file", severity=severity, file=str(file))
 
 
 @rule(

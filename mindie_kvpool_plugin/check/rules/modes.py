@@ -29,6 +29,8 @@ def active_modes(view: View) -> dict[str, Place]:
         found["dp_servers"] = (B, C, "distributedEnable")
     if view.server.get("layerwiseDisaggregated") is True:
         found["layerwise"] = (S, "layerwiseDisaggregated")
+    if view.has_lora:
+        found["lora"] = view.lora_path
     if view.situation.variable(ASYNC_SCHEDULING) == "1":
         found["async_scheduling"] = view.plugins_path()
     return found
@@ -52,5 +54,7 @@ def _of_model(view: View, index: int) -> Iterator[tuple[str, Place]]:
         yield "tp", view.model_path(index, "tp" if "tp" in model else "worldSize")
     if support.is_multimodal(family(view, index).config):
         yield "multimodal", view.model_path(index, "modelWeightPath")
+    if view.lora_file(index) is not None:
+        yield "lora", view.model_path(index, "modelWeightPath")
     if text(model, "backendType") == "torch":
         yield "backend_torch", view.model_path(index, "backendType")

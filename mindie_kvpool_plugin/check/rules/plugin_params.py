@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
+from mindie_kvpool_plugin import support
 from mindie_kvpool_plugin.check.rules.plugins import KNOWN_WORDS, MAX_SCHEDULER_BYTES, MAX_WORKER_CHARS, Plugins
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, D, View, integer, worker_integer
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, D, View, integer, text, worker_integer
 from mindie_kvpool_plugin.options import typos
 
 MAX_MTP_TOKENS = 5
 DOCUMENTED_MTP_TOKENS = (1, 2)
 MIN_LA_LEVEL = 3
+STEP_WORDS = ("mtp", "la", "memory_decoding", "splitfuse")
+"""Plugins that decide which tokens a step computes."""
 
 
 def _parts(view: View) -> Iterator[tuple[int, Plugins, tuple[str | int, ...]]]:
@@ -181,13 +185,37 @@ def async_scheduling_excludes_parallel_decoding(view: View) -> Iterator[Fault]:
     right='"{\\"plugin_type\\":\\"la\\"}"',
 )  # fmt: skip
 def words_go_together(view: View) -> Iterator[Fault]:
-    """Pairs the documents exclude."""
-    pairs = [("mtp", "la"), ("mtp", "memory_decoding"), ("mtp", "splitfuse"), ("la", "memory_decoding")]
-    for one, other in pairs:
-        if {one, other} <= view.words:
+    """Pairs the documents exclude; what kv_pool refuses of them is told by KP-14."""
+    for one, other in combinations(STEP_WORDS, 2):
+        if {one, other} <= view.words and KV_POOL not in view.words:
             yield fault(*view.plugins_path(), one=one, other=other)
-    if "mtp" in view.words and view.has_lora:
-        yield fault(*view.plugins_path(), one="mtp", other="LoRA")
+    for word in STEP_WORDS if view.has_lora else ():
+        if word in view.words and not _is_told_elsewhere(view, word):
+            yield fault(*view.plugins_path(), one=word, other="LoRA")
+
+
+def _is_told_elsewhere(view: View, word: str) -> bool:
+    is_refused = KV_POOL in view.words and bool(support.refusals({word, "lora"}))
+    return is_refused or (word == "splitfuse" and any(True for _ in _split_with_lora(view)))
+
+
+@rule(
+    "HC-43", "error", "late",
+    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, splitFuse.md",
+    wrong='"{\\"plugin_type\\":\\"splitfuse\\"}" with "LoraModules": [...]',
+    right='"{\\"plugin_type\\":\\"splitfuse\\"}" without adapters',
+)  # fmt: skip
+def splitfuse_excludes_lora(view: View) -> Iterator[Fault]:
+    """The worker raises on backendType atb when adapters are named at start; with kv_pool KP-14 tells it."""
+    if KV_POOL not in view.words:
+        yield from _split_with_lora(view)
+
+
+def _split_with_lora(view: View) -> Iterator[Fault]:
+    for index, model in enumerate(view.models):
+        is_named = bool(view.deploy.get("LoraModules")) or view.lora_file(index) is not None
+        if is_named and "splitfuse" in view.plugins[index].words and text(model, "backendType") == "atb":
+            yield fault(*view.model_path(index, "plugin_params"))
 
 
 @rule(

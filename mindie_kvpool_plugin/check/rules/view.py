@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.check.follow import Followed
@@ -164,6 +165,17 @@ class View:
     def has_lora(self) -> bool:
         """Whether any LoRA adapter is on."""
         return bool(self.deploy.get("LoraModules")) or (integer(self.deploy, "maxLoras") or 0) > 0
+
+    @property
+    def lora_path(self) -> tuple[str, ...]:
+        """Where LoRA adapters are switched on."""
+        return (B, D, "LoraModules" if self.deploy.get("LoraModules") else "maxLoras")
+
+    def lora_file(self, index: int) -> Path | None:
+        """The file beside a model's weights that names adapters and is read without ``LoraModules``; None without."""
+        file = Path(text(self.models[index], "modelWeightPath") or "/nonexistent") / "lora_adapter.json"
+        is_read = self.situation.follow and "LoraModules" not in self.deploy
+        return file if is_read and self.followed.disk.facts(file).is_file else None
 
     def model_path(self, index: int, *parts: str | int) -> tuple[str | int, ...]:
         """Path of something in a ModelConfig entry."""

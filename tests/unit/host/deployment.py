@@ -20,6 +20,7 @@ def deployment(
     distributed=False,
     is_async=False,
     multimodal=False,
+    lora=False,
     backend="atb",
     weights="weights",
     **config,
@@ -31,6 +32,7 @@ def deployment(
 
     mapping = SimpleNamespace(attn_dp=group(dp), attn_tp=group(tp))
     wrapper = Wrapper(mapping=mapping, is_multimodal=multimodal, model_id=weights)
+    wrapper.adapter_manager = object() if lora else None
     return (
         SimpleNamespace(model_wrapper=wrapper, distributed_enable=distributed, backend_type=backend),
         SimpleNamespace(

@@ -34,7 +34,7 @@ def test_active_modes_are_what_the_hosts_objects_say(settings, found):
     ("settings", "words"),
     [
         ({"layerwise_disaggregated": True}, r"layerwise disaggregation .*set layerwiseDisaggregated to false"),
-        ({"multimodal": True}, r"multimodal models: a block's tokens do not name its images"),
+        ({"multimodal": True}, r"multimodal models: for an image MindIE-LLM puts the random name"),
         ({"dp": 2, "distributed": True, "model_role": "prefill"}, r"distributed_enable.*set dp to 1"),
     ],
 )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from mindie_kvpool_plugin.observability.log import logger
-from mindie_kvpool_plugin.simulator.run import RunConfig, run_with_pool
+from mindie_kvpool_plugin.simulator.run import Result, RunConfig, run_with_pool
 
 MEMBERS = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
 CELL_TIMEOUT_S = 300.0
@@ -40,6 +40,7 @@ class Outcome:
         events: how often the host wrote blocks outside a batch: copies, swaps, repairs of the device.
         exception: why the engine stopped, if it did.
         seconds: the whole cell.
+        result: all counts of the run, unless the engine stopped.
     """
 
     cell: Any
@@ -50,6 +51,7 @@ class Outcome:
     events: int = 0
     exception: str = ""
     seconds: float = 0.0
+    result: Result | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -83,6 +85,7 @@ def run_config(cell: Any, config: RunConfig) -> Outcome:
         tuple(getattr(result, member) for member in MEMBERS),
         result.copied_blocks + result.swapped_blocks + result.recoveries,
         seconds=time.monotonic() - began,
+        result=result,
     )
 
 

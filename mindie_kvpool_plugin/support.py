@@ -2,10 +2,10 @@
 
 A mode is something of MindIE-LLM that a configuration or a request can ask for.  ``works``: run on the host's own
 Python code or on the simulated host, with hits, faults and not one wrong byte.  ``refused``: the worker does not
-start and the check says so, with the same words; the reason lies in the host.  ``excluded``: MindIE-LLM itself ends
-the start or answers the request with an error.  ``unproven``: nothing here speaks against it, but it never ran,
-because it needs hardware or software that was not there.  Two modes of which no row of ``PAIRS`` speaks are what
-their own rows say; two that work were run together (``chaos.pairs``).
+start and the check says so, with the same words; the reason lies in the host.  ``excluded``: MindIE-LLM itself does
+not do it: it ends the start, answers the request with an error, or loses what it should keep.  ``unproven``: nothing
+here speaks against it, but it never ran, because it needs hardware or software that was not there.  Two modes of
+which no row of ``PAIRS`` speaks are what their own rows say; those that work were run together (``chaos.pairs``).
 
 Reasons and fixes are texts for people, in English and Chinese.  Nothing is imported here: everybody may read it.
 """
@@ -352,15 +352,15 @@ PAIRS = (
             "从 plugin_type 中去掉 splitfuse 与 memory_decoding，或去掉适配器",
         ),
     ),
-    _pair("cp", "dp", "excluded", ("its workers do not start", "工作进程拒绝启动"), code="HC-59"),
+    _pair("cp", "dp", "excluded", ("the workers do not start", "工作进程不启动"), code="HC-59"),
     _pair(
         "la memory_decoding",
         "async_scheduling",
         "excluded",
-        ("its workers do not start", "工作进程拒绝启动"),
+        ("the workers do not start", "工作进程不启动"),
         code="HC-41",
     ),
-    _pair("splitfuse", "async_write", "excluded", ("its workers do not start", "工作进程拒绝启动"), code="HC-14"),
+    _pair("splitfuse", "async_write", "excluded", ("the workers do not start", "工作进程不启动"), code="HC-14"),
     _pair(
         "n beam",
         "async_scheduling mtp la memory_decoding pd_prefill pd_decode pd_flex",
@@ -374,6 +374,15 @@ PAIRS = (
         (
             "only DeepSeek has cp and sp, and answers such a request with an error",
             "只有 DeepSeek 有 cp、sp，此类请求返回错误",
+        ),
+    ),
+    _pair(
+        "n beam",
+        "lora",
+        "excluded",
+        (
+            "its prefix cache takes the blocks of all answers but the first for the base model's",
+            "除第一个回答外，其 Prefix Cache 把各回答的块当作基础模型的块",
         ),
     ),
     _pair(
@@ -457,8 +466,8 @@ _HEADINGS = {
     "zh": ("MindIE-LLM", "池化", "说明"),
 }
 _STATUS_WORDS = {
-    "en": {"works": "works", "refused": "refused", "excluded": "refused by MindIE-LLM", "unproven": "never run"},
-    "zh": {"works": "可用", "refused": "拒绝", "excluded": "MindIE-LLM 拒绝", "unproven": "未运行过"},
+    "en": {"works": "works", "refused": "refused", "excluded": "not in MindIE-LLM", "unproven": "never run"},
+    "zh": {"works": "可用", "refused": "拒绝", "excluded": "MindIE-LLM 不支持", "unproven": "未运行过"},
 }
 _ANY_TWO = {"en": "two of ", "zh": "以下任意两项："}
 

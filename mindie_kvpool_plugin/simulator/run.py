@@ -89,6 +89,7 @@ class Result:
         copied_blocks: blocks copied for the sequences of requests with several answers.
         swapped_blocks: blocks that came back from host memory.
         recoveries: device faults that were repaired.
+        preemptions: times a request had to make room.
         hook_seconds: "plugin.hook" -> seconds spent in it on rank 0.
         seconds: the whole run.
         faults: kind -> how often it really happened (``simulator.faults``).
@@ -114,6 +115,7 @@ class Result:
     copied_blocks: int
     swapped_blocks: int
     recoveries: int
+    preemptions: int
     hook_seconds: dict[str, float]
     seconds: float
     faults: dict[str, int]
@@ -245,6 +247,7 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         copied_blocks=scheduler.copied_blocks,
         swapped_blocks=scheduler.swapper.blocks_in,
         recoveries=engine.recoveries,
+        preemptions=scheduler.preemptions,
         hook_seconds={hook: round(spent, 6) for hook, spent in sorted(engine.workers[0].hook_seconds.items())},
         seconds=round(seconds, 3),
         faults={},

@@ -1,0 +1,52 @@
+"""A slice of the modes two by two; ``make chaos`` runs all of them."""
+
+import dataclasses
+
+import pytest
+
+from chaos.pairs import NOT_PLAYED, PARTS, Run, complaint, configuration, is_played, name_of, run_pair, working_pairs
+from mindie_kvpool_plugin import support
+from mindie_kvpool_plugin.simulator.run import run_with_pool
+
+
+def each_mode_once():
+    """Few pairs, with all modes the simulated host plays."""
+    left, chosen = set(PARTS), []
+    while left:
+        pair = max(filter(is_played, working_pairs()), key=lambda keys: (len(keys & left), name_of(keys)))
+        chosen.append(pair)
+        left -= pair
+    return chosen
+
+
+@pytest.mark.parametrize("keys", each_mode_once(), ids=name_of)
+def test_two_modes_together_cost_recomputing_and_nothing_else(keys):
+    """Gets fail on one rank, blocks come back all the same, and both modes did what they are named after."""
+    assert complaint(run_pair(Run(keys, is_faulty=True))) == ""
+
+
+def test_only_modes_that_work_are_put_together():
+    """A refused mode, or a pair with a row of its own, is nothing to run."""
+    working = {mode.key for mode in support.MODES if mode.status == "works"}
+    pairs = working_pairs()
+    assert len(pairs) == len(set(pairs))
+    assert set().union(*pairs) == working
+    assert PARTS.keys() <= working
+    assert not {keys for pair in support.PAIRS for keys in pair.together} & set(pairs)
+
+
+@pytest.mark.parametrize("keys", [keys for keys in NOT_PLAYED if "n" in keys], ids=name_of)
+def test_what_is_not_played_is_refused_by_the_simulated_host(keys):
+    """Else it could be run."""
+    with pytest.raises(ValueError, match="one answer per request"):
+        run_with_pool(configuration(Run(keys, is_faulty=False)))
+
+
+def test_a_pair_in_which_nothing_happened_is_not_right():
+    """No hit, no fault, no swap: then nothing was tried."""
+    run = Run(frozenset({"swap", "tp"}), is_faulty=True)
+    outcome = run_pair(run)
+    assert complaint(outcome) == ""
+    idle = dataclasses.replace(outcome.result, swapped_blocks=0)
+    told = complaint(dataclasses.replace(outcome, reloaded=0, faults=0, result=idle))
+    assert told == "it never hit the pool; no get failed; swap never happened"

@@ -79,6 +79,8 @@ def _pool(root: Any, situation: Situation, disk: Disk) -> OtherFile | None:
     if not situation.follow or not is_path or not isinstance(backend, str) or not backend:
         return None
     path = Path(named)
+    if not path.is_absolute() and situation.home is not None and not disk.facts(path).exists:
+        path = situation.home / path
     folder = situation.config_path.parent if situation.config_path is not None else None
     beside = folder / path.name if folder is not None and path.name else None
     if not disk.facts(path).exists and not situation.on_server and beside is not None and disk.facts(beside).is_file:

@@ -131,7 +131,15 @@ def parse(data: bytes) -> Any:
     Raises:
         ValueError: no JSON, a number that is none, half of a surrogate pair, or not UTF-8.
     """
-    text = data.decode("utf-8-sig")
+    return parse_text(data.decode("utf-8-sig"))
+
+
+def parse_text(text: str) -> Any:
+    """The value of a JSON text, read likewise.
+
+    Raises:
+        ValueError: no JSON, a number that is none, or half of a surrogate pair.
+    """
     value = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     if "\\u" in text and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
         raise ValueError("half of a surrogate pair (\\ud800 to \\udfff)")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import View
 
+# nesting of the deepest known text is 9; a configuration has some hundred texts
+MAX_DEPTH = 12
+MAX_TEXTS = 10_000
 _OLD_SECTIONS = ("ResourceParam", "ServeParam", "ServeCommand", "OtherParam", "WorkFlowParam", "ModelDeployParam")
 _MOTOR_KEYS = ("kv_transfer_config", "kv_cache_store_config", "mindie_server_prefill_config", "motor_deploy_config")
 
@@ -33,6 +38,28 @@ def file_has_the_right_mode(view: View) -> Iterator[Fault]:
         yield fault(variant="owner", severity="warning", owner=facts.owner, value=facts.owner)
     if here and facts.is_link:
         yield fault(variant="link", severity="warning")
+
+
+@rule(
+    "CF-22", "warning", "silent",
+    "MindIE-LLM 3.0.0, src/config_manager: addresses (observed)",
+    wrong='"ipAddress": "127.0.0.1\\u0000.example"',
+    right='"ipAddress": "127.0.0.1"',
+)  # fmt: skip
+def texts_hold_no_nul(view: View) -> Iterator[Fault]:
+    """C++ hands texts to the system as far as their first NUL."""
+    for path, value in itertools.islice(_texts(view.root, (), 0), MAX_TEXTS):
+        if "\0" in value:
+            yield fault(*path, value=value)
+
+
+def _texts(value: Any, path: tuple[str | int, ...], depth: int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, (dict, list)) and depth < MAX_DEPTH:
+        items: Iterable[tuple[str | int, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _texts(item, (*path, key), depth + 1)
 
 
 @rule(

@@ -7,16 +7,31 @@ from itertools import combinations
 from typing import Any
 
 from mindie_kvpool_plugin import support
-from mindie_kvpool_plugin.check.rules.plugins import KNOWN_WORDS, MAX_SCHEDULER_BYTES, MAX_WORKER_CHARS, Plugins
+from mindie_kvpool_plugin.check.rules.plugins import (
+    KNOWN_KEYS,
+    KNOWN_WORDS,
+    MAX_SCHEDULER_BYTES,
+    MAX_WORKER_CHARS,
+    TAKEN_KEYS,
+    Plugins,
+)
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, D, View, integer, text, worker_integer
 from mindie_kvpool_plugin.options import typos
+from mindie_kvpool_plugin.options.pool_file import is_comment
 
 MAX_MTP_TOKENS = 5
 DOCUMENTED_MTP_TOKENS = (1, 2)
 MIN_LA_LEVEL = 3
 STEP_WORDS = ("mtp", "la", "memory_decoding", "splitfuse")
 """Plugins that decide which tokens a step computes."""
+# la and memory_decoding run with it instead of a larger number
+MAX_NUMBER = 16
+NEEDED_KEYS = {
+    "mtp": ("num_speculative_tokens",),
+    "la": ("level", "window", "guess_set_size"),
+    "memory_decoding": ("decoding_length",),
+}
 
 
 def _parts(view: View) -> Iterator[tuple[int, Plugins, tuple[str | int, ...]]]:
@@ -95,12 +110,15 @@ def words_are_written_plainly(view: View) -> Iterator[Fault]:
             core = raw.strip()
             if _is_joined(core):
                 yield fault(*path, variant="comma", word=core[:40])
-            elif core.lower() not in KNOWN_WORDS:
+            elif core.lower() not in (*KNOWN_WORDS, ""):
                 continue
-            elif core not in KNOWN_WORDS:
+            elif core and core not in KNOWN_WORDS:
                 yield fault(*path, variant="case", word=core, meant=core.lower())
-            elif word != core or raw.rstrip() != raw or (number == 0 and raw != core):
+            elif (core and (word != core or raw.rstrip() != raw)) or (number == 0 and raw != core):
                 yield fault(*path, variant="blank", word=raw[:40].replace("\n", "\\n").replace("\t", "\\t"))
+        first, *others = plugins.raw_words or ("",)
+        if others and not (first and all(raw.strip() for raw in others)):
+            yield fault(*path, variant="stray", severity="warning", outcome="advice")
 
 
 @rule(
@@ -127,10 +145,12 @@ def words_have_their_fields(view: View) -> Iterator[Fault]:
 
 def _mtp(content: dict[str, Any], path: tuple[str | int, ...], view: View) -> Iterator[Fault]:
     if "num_speculative_tokens" not in content:
-        yield fault(*path, variant="absent", word="mtp", field="num_speculative_tokens")
+        yield _absent(content, path, "mtp", "num_speculative_tokens")
         return
     tokens = content["num_speculative_tokens"]
-    if not isinstance(tokens, (int, float)):
+    if tokens is True:
+        yield _counted(path, "num_speculative_tokens")
+    elif not isinstance(tokens, (int, float)):
         yield fault(*path, variant="mtp_type", outcome="boot", found=str(tokens)[:20])
     elif isinstance(tokens, float) or not 0 <= tokens <= MAX_MTP_TOKENS:
         yield fault(*path, variant="mtp_range", found=str(tokens)[:20])
@@ -141,28 +161,81 @@ def _mtp(content: dict[str, Any], path: tuple[str | int, ...], view: View) -> It
 
 
 def _la(content: dict[str, Any], path: tuple[str | int, ...], gamma: int) -> Iterator[Fault]:
-    for name in ("level", "window", "guess_set_size"):
+    for name in NEEDED_KEYS["la"]:
         if name not in content:
-            yield fault(*path, variant="absent", word="la", field=name)
+            yield _absent(content, path, "la", name)
             return
-    level, window, guess = (content[name] for name in ("level", "window", "guess_set_size"))
-    if not all(isinstance(number, int) and not isinstance(number, bool) for number in (level, window, guess)):
+    level, window, guess = (content[name] for name in NEEDED_KEYS["la"])
+    for name in ("window", "guess_set_size"):
+        if content[name] is True:
+            yield _counted(path, name)
+    if not all(isinstance(number, int) for number in (level, window, guess)):
         yield fault(*path, variant="numbers", word="la")
     elif level < MIN_LA_LEVEL or window < 1 or guess < 1:
         yield fault(*path, variant="la_range")
     elif (level - 1) * (window + guess) > gamma:
         yield fault(*path, variant="gamma", word="la", needed=(level - 1) * (window + guess), gamma=gamma)
+    elif max(level, window, guess) > MAX_NUMBER:
+        yield _clamped(path, "la")
 
 
 def _memory_decoding(content: dict[str, Any], path: tuple[str | int, ...], gamma: int) -> Iterator[Fault]:
     if "decoding_length" not in content:
-        yield fault(*path, variant="absent", word="memory_decoding", field="decoding_length")
+        yield _absent(content, path, "memory_decoding", "decoding_length")
         return
     length = content["decoding_length"]
-    if not isinstance(length, int) or isinstance(length, bool):
+    if length is True:
+        yield _counted(path, "decoding_length")
+    if not isinstance(length, int):
         yield fault(*path, variant="numbers", word="memory_decoding")
-    elif length > gamma or length < 1:
-        yield fault(*path, variant="gamma", word="memory_decoding", needed=length, gamma=gamma)
+    elif length > gamma:
+        yield fault(*path, variant="gamma", word="memory_decoding", needed=int(length), gamma=gamma)
+    elif not 1 <= length <= MAX_NUMBER:
+        yield _clamped(path, "memory_decoding")
+
+
+def _absent(content: dict[str, Any], path: tuple[str | int, ...], word: str, name: str) -> Fault:
+    close = _misspelt(content, name)
+    return fault(*path, variant="close" if close else "absent", word=word, field=name, close=close)
+
+
+def _misspelt(content: dict[str, Any], name: str) -> str | None:
+    """The unknown key that was probably meant to be ``name``."""
+    return next((key for key in content if key not in KNOWN_KEYS and typos.closest(key, (name,))), None)
+
+
+def _clamped(path: tuple[str | int, ...], word: str) -> Fault:
+    return fault(*path, variant="clamped", severity="warning", outcome="silent", word=word, low=1, high=MAX_NUMBER)
+
+
+def _counted(path: tuple[str | int, ...], name: str) -> Fault:
+    """A true that passes as 1 in scheduler and worker."""
+    return fault(*path, variant="true", severity="warning", outcome="silent", field=name)
+
+
+@rule(
+    "CF-21", "warning", "silent",
+    "MindIE-LLM 3.0.0, source code: GetPluginEnable, PluginParameterValidator, PluginManager (read)",
+    wrong='"{\\"plugin_type\\":\\"memory_decoding\\",\\"decoding_length\\":16,\\"dynamic_alg\\":true}"',
+    right='"{\\"plugin_type\\":\\"memory_decoding\\",\\"decoding_length\\":16,\\"dynamic_algo\\":true}"',
+)  # fmt: skip
+def keys_of_the_text_are_read(view: View) -> Iterator[Fault]:
+    """Unknown ones do nothing, of repeated ones the last counts, and a few collide with arguments of the worker."""
+    for _, plugins, path in _parts(view):
+        for key in plugins.repeated[:20]:
+            yield fault(*path, variant="twice", key=key[:40])
+        content = plugins.content or {}
+        for key in list(content)[:20]:
+            if key in TAKEN_KEYS:
+                yield fault(*path, variant="taken", severity="error", outcome="late", key=key)
+            elif key not in KNOWN_KEYS and not is_comment(key):
+                close = typos.closest(key, KNOWN_KEYS)
+                if close is None or close in content or not _is_needed(close, plugins):  # else HC-08 or HC-11 tells
+                    yield fault(*path, variant="close" if close else "", key=key[:40], close=close)
+
+
+def _is_needed(key: str, plugins: Plugins) -> bool:
+    return key == "plugin_type" or any(key in NEEDED_KEYS.get(word, ()) for word in plugins.words)
 
 
 @rule(

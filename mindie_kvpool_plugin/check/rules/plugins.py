@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from mindie_kvpool_plugin.options.pool_file import parse_text
+
+KNOWN_KEYS = (
+    "plugin_type", "num_speculative_tokens", "level", "window", "guess_set_size", "decoding_length", "dynamic_algo",
+    "enable_structured_output", "guided_decoding_backend",
+)  # fmt: skip
+"""What MindIE-LLM reads beside plugin_type's words."""
+
+TAKEN_KEYS = (
+    "generator_backend", "kvcache_settings", "infer_context", "output_filter", "is_mix_model", "plugin_list",
+    "model_role", "watcher",
+)  # fmt: skip
+"""Arguments the worker hands to its plugin manager itself: a key of that name is one too many."""
 
 KNOWN_WORDS = ("la", "memory_decoding", "prefix_cache", "mtp", "splitfuse", "kv_pool")
 """The host's five, and ours."""
@@ -28,7 +42,8 @@ class Plugins:
         form: how it is written.
         text: as the host sees it.
         content: the object inside; None when the text is no JSON object.
-        problem: why there is no content: "blank", "json", "bom", "twice", "list" or "".
+        problem: why there is no content: "blank", "json", "bom", "twice", "list", "number" or "".
+        repeated: keys of that object that occur more than once; the last one counts.
         raw_words: plugin_type split at commas, untouched.
         words: plugin_type's words, blanks trimmed.
     """
@@ -38,7 +53,8 @@ class Plugins:
     content: dict[str, Any] | None = None
     problem: str = ""
     raw_words: tuple[str, ...] = ()
-    words: tuple[str, ...] = field(default=())
+    words: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
 
 
 def read_plugins(model: dict[str, Any]) -> Plugins:
@@ -53,18 +69,31 @@ def read_plugins(model: dict[str, Any]) -> Plugins:
         return Plugins("other", text=_dump(value)[:80])
     if not value.strip():
         return Plugins("text", value, problem="blank")
-    problem, content = _content(value)
-    return _with_words("text", value, content) if content is not None else Plugins("text", value, problem=problem)
-
-
-def _content(value: str) -> tuple[str, dict[str, Any] | None]:
     if value.startswith("\ufeff"):
-        return "bom", None
+        return Plugins("text", value, problem="bom")
+    return _read_text(value)
+
+
+def _read_text(value: str) -> Plugins:
+    """The worker's Python takes NaN and half of a surrogate pair for JSON; the scheduler's C++ does not."""
+    objects: list[list[str]] = []
+
+    def noted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        objects.append([key for key, _ in pairs])
+        return dict(pairs)
+
     try:
-        content = json.loads(value)
+        content = json.loads(value, object_pairs_hook=noted)
     except (ValueError, RecursionError):
-        return ("twice" if '\\"' in value else "json"), None
-    return ("list", None) if not isinstance(content, dict) else ("", content)
+        return Plugins("text", value, problem="twice" if '\\"' in value else "json")
+    if not isinstance(content, dict):
+        return Plugins("text", value, problem="list")
+    try:
+        parse_text(value)
+    except ValueError:
+        return Plugins("text", value, problem="number")
+    repeated = {key for keys in objects if len(set(keys)) < len(keys) for key in keys if keys.count(key) > 1}
+    return replace(_with_words("text", value, content), repeated=tuple(sorted(repeated)))
 
 
 def _with_words(form: Form, text: str, content: dict[str, Any]) -> Plugins:

@@ -17,12 +17,13 @@ MAX_IPV4_CHARS = 32
 
 def address_problem(address: str) -> str:
     """Why the host refuses an address; "" when it does not."""
-    plain = address.split("\0", 1)[0]
+    is_bracketed = ":" in address and address.startswith("[") and address.endswith("]")
+    plain = (address[1:-1] if is_bracketed else address).split("\0", 1)[0]
     if not plain:
         return "empty"
     try:
         if ":" in plain:
-            ipaddress.IPv6Address(plain[1:-1] if plain.startswith("[") and plain.endswith("]") else plain)
+            ipaddress.IPv6Address(plain)
             return "scope" if "%" in plain else ""
         if "." in plain and len(address) <= MAX_IPV4_CHARS:
             ipaddress.IPv4Address(plain)

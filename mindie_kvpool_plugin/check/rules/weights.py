@@ -40,8 +40,8 @@ def _on_disk(view: View, named: str, path: tuple[str | int, ...]) -> Iterator[Fa
     disk = view.followed.disk
     folder = Path(named)
     if not folder.is_absolute():
+        yield fault(*path, variant="relative", severity="warning", outcome="advice", value=named)
         if view.situation.home is None:
-            yield fault(*path, variant="relative", severity="warning", value=named)
             return
         folder = view.situation.home / folder
     folder_facts, config_facts = disk.facts(folder), disk.facts(folder / "config.json")
@@ -69,6 +69,7 @@ def _on_disk(view: View, named: str, path: tuple[str | int, ...]) -> Iterator[Fa
 def adapters_are_there(view: View) -> Iterator[Fault]:
     """Each adapter needs a directory and a model of this file."""
     names = {text(model, "modelName") for model in view.models}
+    seen: set[str] = set()
     modules = view.deploy.get("LoraModules")
     for index, module in enumerate(modules[:50] if isinstance(modules, list) else []):
         if not isinstance(module, dict):
@@ -78,16 +79,31 @@ def adapters_are_there(view: View) -> Iterator[Fault]:
             yield fault(
                 B, D, "LoraModules", index, "baseModelName", variant="base", known=", ".join(sorted(names))[:80]
             )
-        if "path" in module and not folder.strip():
-            yield fault(B, D, "LoraModules", index, "path")
-        elif folder and view.situation.follow and not view.followed.disk.facts(_resolved(view, folder)).is_dir:
-            here = view.situation.on_server or view.followed.disk.facts(Path(folder).parent).is_dir
-            yield fault(B, D, "LoraModules", index, "path", severity=None if here else "info")
+        if "path" in module:
+            yield from _adapter_folder(view, folder, (B, D, "LoraModules", index, "path"))
+        name = text(module, "name")
+        if name in seen:
+            yield fault(B, D, "LoraModules", index, "name", variant="twice", severity="warning", outcome="silent")
+        seen.add(name)
 
 
-def _resolved(view: View, folder: str) -> Path:
-    path = Path(folder.replace("\0", ""))
-    return path if path.is_absolute() or view.situation.home is None else view.situation.home / path
+def _adapter_folder(view: View, folder: str, at: tuple[str | int, ...]) -> Iterator[Fault]:
+    """The host judges an adapter's path as it does that of the weights."""
+    path = Path(folder)
+    if not folder.strip():
+        yield fault(*at)
+        return
+    if not _PATH_CHARS.fullmatch(folder.removeprefix("~")):
+        yield fault(*at, variant="chars")
+        return
+    if not path.is_absolute() and not folder.startswith("~"):
+        yield fault(*at, variant="relative", severity="warning", outcome="advice")
+        if view.situation.home is None:
+            return
+        path = view.situation.home / path
+    if view.situation.follow and not view.followed.disk.facts(path).is_dir:
+        here = view.situation.on_server or view.followed.disk.facts(path.parent).is_dir
+        yield fault(*at, severity=None if here else "info")
 
 
 _TYPED = frozenset(

@@ -2,8 +2,11 @@
 
 One rule for all who ask (the plugin, and the two hooks that make the host's own pooling stand aside):
 on means ``plugin_type`` names kv_pool and prefix_cache, ``kvPoolConfig`` has backend and configPath,
-and the pool file has a ``kv_pool`` section.  Otherwise the host runs as without this package.  On a decode node the
-host forbids prefix_cache, and kv_pool does without: it only stores there.
+and the pool file has a ``kv_pool`` section.  Otherwise the host's worker runs as without this package.  On a
+decode node the host forbids prefix_cache, and kv_pool does without: it only stores there.
+
+The scheduler's process is told backend and pool file, and nothing of ``plugin_type``.  So a section without the word
+parts it from its workers: it asks for our names, they store the host's.  An error of the check, a warning in the log.
 """
 
 from __future__ import annotations
@@ -31,6 +34,17 @@ def words_of_params(plugin_params: Any) -> list[str]:
     except (TypeError, ValueError):
         return []  # the host's validator reports it
     return plugin_words(params.get("plugin_type")) if isinstance(params, dict) else []
+
+
+def parted_warning(words: list[str], backend: str, config_path: str) -> str | None:
+    """What is wrong where the scheduler asks for our names and the workers store the host's; None where they agree."""
+    if PLUGIN_NAME in words or not backend or not config_path or not has_section(config_path, unreadable=False):
+        return None
+    return (
+        f'the pool file {config_path} has a "{SECTION}" section, but plugin_type does not name "{PLUGIN_NAME}": the '
+        "scheduler asks for names of this package, MindIE-LLM's own pooling stores others, so no block is ever found; "
+        f'write "plugin_type":"{PREFIX_CACHE},{PLUGIN_NAME}" or remove the section'
+    )
 
 
 def why_off(words: list[str], backend: str, config_path: str, role: str = "standard") -> str | None:

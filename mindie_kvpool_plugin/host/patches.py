@@ -18,7 +18,14 @@ import wrapt
 from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
-from mindie_kvpool_plugin.host.eligibility import PLUGIN_NAME, PREFIX_CACHE, plugin_words, why_off, words_of_params
+from mindie_kvpool_plugin.host.eligibility import (
+    PLUGIN_NAME,
+    PREFIX_CACHE,
+    parted_warning,
+    plugin_words,
+    why_off,
+    words_of_params,
+)
 from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.options.pool_file import has_section, read_pool_file
@@ -110,7 +117,11 @@ def let_native_pool_stand_aside(prefix_cache_plugin: types.ModuleType) -> None:
         del instance
         backend = args[0] if args else kwargs["generator_backend"]
         configured = backend.kv_pool_backend, backend.kv_pool_config_path
-        if why_off(plugin_words(kwargs.get("plugin_type")), *configured) is not None:
+        words = plugin_words(kwargs.get("plugin_type"))
+        if why_off(words, *configured) is not None:
+            warning = parted_warning(words, *configured)
+            if warning is not None:
+                logger.warning("%s", warning)
             wrapped(*args, **kwargs)
             return
         backend.kv_pool_backend = backend.kv_pool_config_path = ""

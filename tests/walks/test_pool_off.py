@@ -59,6 +59,25 @@ def test_the_host_runs_as_without_us(tmp_path, log, plugins, backend, content, n
     assert [line for line in log if "the pool is off" in line and named in line]
 
 
+def test_a_section_without_the_word_is_told(tmp_path, log, monkeypatch):
+    """The scheduler asks for our names, the workers store the host's: right answers, and the log says what to do."""
+    import importlib
+
+    factory = importlib.import_module("mindie_llm.text_generator.mempool.factory")
+    monkeypatch.setattr(factory, "NATIVE_BACKENDS", [*factory.NATIVE_BACKENDS, "local_dram"])
+    path = pool_file(tmp_path, {"kv_pool": {}})
+    with Engine(EngineConfig(plugins="prefix_cache", backend="local_dram", pool_file=path)) as engine:
+        native = importlib.import_module("mindie_llm.text_generator.mempool.native_mempool").NativeMempool
+        assert native.opened[-1] == "worker"
+        request = engine.submit(PROMPT, 8)
+        engine.run()
+        assert_right_so_far(engine)
+        assert request.pool_blocks == 0
+    told = [line for line in log if 'plugin_type does not name "kv_pool"' in line]
+    assert len(told) == 1
+    assert path in told[0]
+
+
 @pytest.mark.parametrize(
     ("content", "error", "named"),
     [

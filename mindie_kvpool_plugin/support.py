@@ -121,7 +121,7 @@ MODES = (
             "数据并行，每个 dp 一个调度器（distributed_enable）",
         ),
         "works",
-        ("on standard nodes; prefill nodes: see the pairs", "标准节点可用；Prefill 节点见组合"),
+        ("each rank for itself; prefill nodes: see the pairs", "各卡各自存取；Prefill 节点见组合"),
     ),
     _mode(
         "ep",
@@ -306,15 +306,12 @@ PAIRS = (
     _pair(
         "dp_servers",
         "pd_prefill",
-        "refused",
+        "works",
         (
-            "each rank is told how many tokens the others compute, hits subtracted; a lowered hit could not be told to "
-            "ranks that run another batch",
-            "每张卡都被告知其他卡要计算的 token 数（已减去命中）；缩短的命中无法告知运行其他批次的卡",
-        ),
-        (
-            "set dp to 1, run without distributed_enable, or remove kv_pool from plugin_type",
-            "把 dp 设为 1，或关闭 distributed_enable，或从 plugin_type 中去掉 kv_pool",
+            'all ranks of all servers tell each other what did not arrive, so kv_pool.agreement has to be "tcp://..."; '
+            "a rank that cannot be heard ends the step and the service, as it ends the host's own collectives",
+            '所有服务的所有卡互相告知未到达的块，因此 kv_pool.agreement 须为 "tcp://..."；'
+            "联系不上的卡会结束该步与服务，宿主自身的集合通信也是如此",
         ),
     ),
     _pair(

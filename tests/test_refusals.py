@@ -146,6 +146,13 @@ ACCEPTED = {
     },
     "LoRA": {"D.maxLoras": 2, "D.maxLoraRank": 16},
     "asyncWrite and LoRA": {"D.maxLoras": 2, "D.maxLoraRank": 16, "K.asyncWrite": True},
+    "a scheduler per rank": {
+        "S.inferMode": "dmi",
+        "M.dp": 2,
+        "M.worldSize": 2,
+        "B.npuDeviceIds": [[0, 1]],
+        "C.distributedEnable": True,
+    },
     "decode node": {"S.inferMode": "dmi", "M.plugin_params": '{"plugin_type":"kv_pool"}'},
     "DeepSeek V3.2": {"M.modelName": "deepseek_v3.2"},
 }
@@ -155,6 +162,8 @@ ACCEPTED = {
 def test_what_the_plugin_accepts_is_no_error(name, tmp_path):
     """The host's documents may advise otherwise: a warning at most."""
     pool = json.loads((BASE / "kv_pool.json").read_text(encoding="utf-8"))
+    if name == "a scheduler per rank":
+        pool["kv_pool"] = {"agreement": "tcp://192.168.10.1:18888"}
     (tmp_path / "kv_pool.json").write_text(json.dumps(pool))
     changes = {"K.backend": "mooncake", "K.configPath": str(tmp_path / "kv_pool.json")}
     changes |= {"M.plugin_params": '{"plugin_type":"prefix_cache,kv_pool"}'} | ACCEPTED[name]

@@ -3,7 +3,8 @@
 Tensor-parallel ranks run one batch together, so a block that one of them did not get is a block none
 of them may use.  They agree over a Gloo group of the plugin's own; no default process group is
 needed and none is touched.  Ranks meet through a file on one node, or a TCP store of rank 0 across
-nodes.  Step thread; called only for steps with a pool hit, which every rank sees in the same batch.
+nodes.  Step thread; called for steps with a pool hit, which every rank sees in the same batch, or
+for every prefill step where ranks run batches of their own (``told_lengths``).
 
 Two rounds, because the answer must be the same on all of them also when one is late.  In the first,
 every rank waits ``timeout_s`` for the lengths of all others.  In the second they vote: a rank that got
@@ -65,16 +66,26 @@ class Agreement:
         rendezvous: "auto" or "tcp://host:port" of rank 0.
         group_name: tells groups on one node apart.
         timeout_s: how late another rank may be; the whole of it is bounded by three times this.
+        if_broken: what follows from a failure, for the log.
 
     Attributes:
-        broken: an agreement failed; pool hits are no longer used.
+        broken: an agreement failed, and no other will be tried.
 
     Raises:
         HostCompatError: the ranks did not meet.
     """
 
-    def __init__(self, rank: int, size: int, rendezvous: str, group_name: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        rendezvous: str,
+        group_name: str,
+        timeout_s: float,
+        if_broken: str = "pool hits are off until the service restarts",
+    ) -> None:
         self.broken = False
+        self._if_broken = if_broken
         place = rendezvous if rendezvous != "auto" else str(_meeting_file(group_name, rank))
         meeting_timeout = timedelta(seconds=MEETING_TIMEOUT_S)
         try:
@@ -122,7 +133,7 @@ class Agreement:
 
     def _break(self, reason: str) -> None:
         self.broken = True
-        logger.error("ranks could not agree on a pool hit (%s); pool hits are off until the service restarts", reason)
+        logger.error("ranks could not agree on a pool hit (%s); %s", reason, self._if_broken)
 
 
 def _open_store(place: str, rank: int, size: int, timeout: timedelta) -> tuple[Any, str]:
@@ -142,13 +153,18 @@ def _own_address(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
+def is_daemons_child() -> bool:
+    """Whether this process was started by the daemon, as one worker of one server (executor.cpp)."""
+    return "--shm_name_prefix" in sys.argv[:-1]
+
+
 def _meeting_file(group_name: str, rank: int) -> Path:
     """A path all ranks of one engine compute alike, and no other engine and no earlier start.
 
     The daemon starts its workers as children, one shared-memory prefix per engine (executor.cpp).
     Without that argument the ranks are taken to be threads of this process.
     """
-    if "--shm_name_prefix" in sys.argv[:-1]:
+    if is_daemons_child():
         pid, engine = os.getppid(), sys.argv[sys.argv.index("--shm_name_prefix") + 1]
     else:
         pid, engine = os.getpid(), ""

@@ -80,19 +80,22 @@ class KvPoolPlugin:
         input_len_mask: Any,
         **kwargs: Any,
     ) -> tuple[Any, Any]:
-        """Before a batch runs: guard what it overwrites, load its pool hits, note its block tables."""
+        """Before a batch runs: guard what it overwrites, load its pool hits, note its block tables.
+
+        Raises:
+            HostCompatError: ranks that run other batches could not be told what this one computes.
+        """
         del sampling_metadata
         worker = self._worker
-        if worker is not None and not step_view.writes_nothing(input_metadata):
-            worker.walks.prefill.begin()
-            is_prepared = self._enter(
-                "preparing a batch", lambda worker: self._prepare(worker, model_inputs, input_metadata, cache_ids)
-            )
-            if not is_prepared and input_metadata.is_prefill:
-                # whatever is raised here stops the batch, as it must: it would read blocks that did not arrive
-                self._give_hits_up(worker, model_inputs, input_metadata)
-            if "hit_mask" in kwargs:  # only given under asynchronous scheduling
-                worker.in_flight.launch(input_metadata)
+        if worker is not None:
+            if worker.told is not None:
+                worker.told.begin(input_metadata)
+            if not step_view.writes_nothing(input_metadata):
+                self._begin_batch(worker, model_inputs, input_metadata, cache_ids)
+                if "hit_mask" in kwargs:  # only given under asynchronous scheduling
+                    worker.in_flight.launch(input_metadata)
+            if worker.told is not None:
+                worker.told.finish(input_metadata, model_inputs)
         return model_inputs, input_len_mask
 
     def sample_preprocess(self, logits: Any, result: Any, sampling_metadata: Any, input_metadata: Any) -> Any:
@@ -251,6 +254,15 @@ class KvPoolPlugin:
         return True
 
     # -- the walks' first steps ---------------------------------------------------------------------------
+
+    def _begin_batch(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
+        worker.walks.prefill.begin()
+        is_prepared = self._enter(
+            "preparing a batch", lambda worker: self._prepare(worker, model_inputs, metadata, cache_ids)
+        )
+        if not is_prepared and metadata.is_prefill:
+            # whatever is raised here stops the batch, as it must: it would read blocks that did not arrive
+            self._give_hits_up(worker, model_inputs, metadata)
 
     def _prepare(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,15 +20,16 @@ from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
 from mindie_kvpool_plugin.host.adapters import Adapters
-from mindie_kvpool_plugin.host.agreement import Agreement, Alone
+from mindie_kvpool_plugin.host.agreement import Agreement, Alone, is_daemons_child
 from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
+from mindie_kvpool_plugin.host.told_lengths import LATE_RANK_TIMEOUT_S, ToldLengths
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.options.pool_file import read_pool_file
+from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 
 _open_workers: weakref.WeakSet[PoolWorker] = weakref.WeakSet()
@@ -46,6 +47,7 @@ class PoolWorker:
         in_flight: which batch is on the device.
         device_idle: waits, within a bound, until earlier batches have left the device.
         agreement: with the other ranks.
+        told: what ranks that run other batches were told, where there are such; None elsewhere.
         layout: the cache.
         block_size: tokens per block.
         dp_rank: data-parallel rank.
@@ -59,6 +61,7 @@ class PoolWorker:
     in_flight: InFlight
     device_idle: Callable[[], bool]
     agreement: Agreement | Alone
+    told: ToldLengths | None
     layout: CacheLayout
     block_size: int
     dp_rank: int
@@ -127,7 +130,8 @@ def build_worker(
                 f"{pool_file.path}: kv_pool.verify_payload is true, but blocks travel straight between device memory "
                 'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
             )
-        agreement = _agreement(mapping, bool(getattr(generator_backend, "distributed_enable", False)), options)
+        agreement = _agreement(mapping, active, pool_file)
+        told = _told_lengths(agreement, mapping, active, block_size)
         share = _block_share(infer_context.spcp_parallel_info)
         adapters = Adapters(generator_backend.model_wrapper)
         sequences = SequenceTable(infer_context, block_size, settles_late=modes.settles_late(active), share=share)
@@ -145,7 +149,7 @@ def build_worker(
             shard.replica,
             running=partial(_look, sequences, adapters),
             device_idle=device_idle,
-            agree=agreement.minimum,
+            agree=(told or agreement).minimum,
             async_write=bool(generator_backend.kv_pool_async_write),
             counters=counters,
         )
@@ -160,6 +164,7 @@ def build_worker(
         in_flight=in_flight,
         device_idle=device_idle,
         agreement=agreement,
+        told=told,
         layout=layout,
         block_size=block_size,
         dp_rank=int(mapping.attn_dp.rank),
@@ -225,21 +230,47 @@ def _memory(layout: CacheLayout, backend: Any, direct: bool, options: KvPoolOpti
     return StagedMemory(layout, device_id, options.staging_bytes) if stage else DirectMemory(layout, device_id)
 
 
-def _agreement(mapping: Any, is_distributed: bool, options: KvPoolOptions) -> Agreement | Alone:
-    rank, size, name = _who_runs_a_batch_together(mapping, is_distributed)
+def _agreement(mapping: Any, active: Collection[str], pool_file: PoolFile) -> Agreement | Alone:
+    options = pool_file.options or KvPoolOptions()
+    rank, size, name = _who_agrees(mapping, active)
     if size == 1:
         return Alone()
-    return Agreement(rank, size, options.agreement, name, options.agreement_timeout_s)
+    if not _are_told(active):
+        return Agreement(rank, size, options.agreement, name, options.agreement_timeout_s)
+    if options.agreement == "auto" and is_daemons_child():
+        raise ConfigError(
+            f'{pool_file.path}: kv_pool.agreement is "auto", by which the ranks of one server meet; on a prefill node '
+            "with a scheduler per data-parallel rank (distributedEnable) those of all servers have to: set it to "
+            '"tcp://<address of rank 0>:<free port>"'
+        )
+    timeout_s = max(LATE_RANK_TIMEOUT_S, options.agreement_timeout_s)
+    return Agreement(rank, size, options.agreement, name, timeout_s, if_broken="this step and the service end")
 
 
-def _who_runs_a_batch_together(mapping: Any, is_distributed: bool) -> tuple[int, int, str]:
-    """This rank's place among the ranks that get the same batch, and a name for them.
+def _told_lengths(
+    agreement: Agreement | Alone, mapping: Any, active: Collection[str], block_size: int
+) -> ToldLengths | None:
+    if isinstance(agreement, Alone) or not _are_told(active):
+        return None
+    return ToldLengths(agreement, int(mapping.attn_dp.rank), int(mapping.attn_dp.group_size), block_size)
 
-    One scheduler sends one batch to all data-parallel ranks, and each derives the others' lengths from
-    it; with a scheduler per data-parallel rank only the tensor-parallel ranks share a batch.
+
+def _are_told(active: Collection[str]) -> bool:
+    """Whether ranks that run batches of their own are told what the others compute."""
+    return {"dp_servers", "pd_prefill"} <= set(active)
+
+
+def _who_agrees(mapping: Any, active: Collection[str]) -> tuple[int, int, str]:
+    """This rank's place among the ranks that need each other's lengths, and a name for them.
+
+    One scheduler sends one batch to all data-parallel ranks, and each derives the others' lengths from it; on a
+    prefill node with a scheduler per data-parallel rank they are told.  Elsewhere with such schedulers only the
+    tensor-parallel ranks share a batch.  Decode nodes have no pool hits.
     """
     tp, dp = mapping.attn_tp, mapping.attn_dp
-    if is_distributed:
+    if "pd_decode" in active:
+        return 0, 1, "alone"
+    if "dp_servers" in active and not _are_told(active):
         return int(tp.rank), int(tp.group_size), f"dp {dp.rank}, {tp.group_size} ranks"
     cp = mapping.attn_cp
     per_dp = int(tp.group_size) * int(cp.group_size)

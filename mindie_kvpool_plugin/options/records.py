@@ -52,7 +52,7 @@ class KvPoolOptions:
         breaker_slow_call_s: a pool call that takes longer has the pool left alone at once; transfers get a second more
             for every 256 MiB.
         breaker_retry_s: time between questions to a pool that is left alone.
-        agreement: auto: the ranks of one node meet through a file; ranks on several nodes: tcp://host:port of rank 0.
+        agreement: auto: the ranks of one server meet through a file; those of several: tcp://host:port of rank 0.
         agreement_timeout_s: longest wait of the ranks for each other before a step's pool hits are given up.
         verify_payload: whether a checksum is stored with every block and compared when the block is loaded. Needs the
             package xxhash, and bytes the processor can read: not with protocol ascend, unless staging is on.

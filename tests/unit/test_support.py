@@ -25,10 +25,10 @@ def test_a_refusal_names_the_mode_the_reason_and_the_fix_in_both_languages():
 
 def test_a_pair_is_refused_only_together():
     """Each of the two alone works."""
-    assert not support.refusals({"dp_servers"})
+    assert not support.refusals({"la"})
     assert not support.refusals({"pd_prefill"})
-    (refusal,) = support.refusals({"dp_servers", "pd_prefill"})
-    assert refusal.keys == {"dp_servers", "pd_prefill"}
+    (refusal,) = support.refusals({"la", "pd_prefill"})
+    assert refusal.keys == {"la", "pd_prefill"}
 
 
 def test_rows_are_distinct_and_pairs_name_rows():

@@ -35,6 +35,7 @@ MOST_FILES_OF_A_PREFILL = 22
 
 ELSEWHERE = {
     "Start-up": "tests/host/test_activation.py",
+    "Ranks that are told of each other": "tests/unit/host/test_told_lengths.py",
     "Before a step overwrites": "tests/walks/test_races.py",
     "The guards": "tests/unit/pools/guards/test_stack.py",
     "Inside Mooncake's `get` and `put`": "tests/unit/pools/mooncake/test_transfer.py",

@@ -8,6 +8,7 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.findings import Elsewhere, pointer
 from mindie_kvpool_plugin.check.follow import OtherFile
+from mindie_kvpool_plugin.check.rules.modes import active_modes, roles
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
@@ -86,12 +87,17 @@ def section_needs_the_word(view: View) -> Iterator[Fault]:
     right='"kv_pool": {"agreement": "tcp://192.168.10.1:18888"}',
 )  # fmt: skip
 def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
-    """Ranks of one node meet through a file; ranks of several nodes need an address."""
+    """Ranks of one server meet through a file; those of several nodes or servers need an address."""
     value = pool_value(view)
     section = (value or {}).get(KV_POOL)
     is_auto = isinstance(section, dict) and section.get("agreement", KvPoolOptions().agreement) == "auto"
-    if is_auto and view.is_multi_node and KV_POOL in view.words and view.followed.pool is not None:
-        yield fault(*AT, place=at_key(view.followed.pool, KV_POOL, "agreement"))
+    if not is_auto or KV_POOL not in view.words or view.followed.pool is None:
+        return
+    place = at_key(view.followed.pool, KV_POOL, "agreement")
+    if view.is_multi_node:
+        yield fault(*AT, place=place)
+    elif "pd_prefill" in roles(view) and "dp_servers" in active_modes(view):
+        yield fault(*AT, variant="servers", place=place)
 
 
 @rule(

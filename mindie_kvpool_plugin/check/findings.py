@@ -40,6 +40,7 @@ class Elsewhere:
     column: int | None = None
     excerpt: str = ""
     pointer: str = ""
+    length: int = 1
 
 
 @dataclass(frozen=True, slots=True)

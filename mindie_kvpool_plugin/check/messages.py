@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
-from mindie_kvpool_plugin.check.findings import Elsewhere, Finding, shown
+from mindie_kvpool_plugin.check.findings import Finding, shown
 from mindie_kvpool_plugin.support import Refusal
 
 Language = Literal["en", "zh"]
@@ -36,7 +36,7 @@ def language(wanted: str, env: Mapping[str, str]) -> Language:
 
 @lru_cache(maxsize=2)
 def _texts(lang: Language) -> dict[str, str]:
-    file = resources.files("mindie_kvpool_plugin") / "locale" / f"{lang}.json"
+    file = Path(__file__).parents[1] / "locale" / f"{lang}.json"
     texts: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
     return texts
 
@@ -55,9 +55,8 @@ def has_text(key: str, lang: Language) -> bool:
 
 
 def message(finding: Finding, lang: Language) -> str:
-    """What is wrong, with the place in front when that is another file."""
-    text = words(f"{finding.message_id}.message", lang, **_params(finding))
-    return f"{_where(finding.place)}: {text}" if finding.place is not None else text
+    """What is wrong."""
+    return words(f"{finding.message_id}.message", lang, **_params(finding))
 
 
 def hint(finding: Finding, lang: Language) -> str:
@@ -67,11 +66,6 @@ def hint(finding: Finding, lang: Language) -> str:
 
 def _params(finding: Finding) -> dict[str, Any]:
     return {**finding.params, "value": shown(finding.value), "path": finding.path}
-
-
-def _where(place: Elsewhere) -> str:
-    position = f":{place.line}:{place.column}" if place.line is not None else ""
-    return f"{place.file}{position} {place.pointer}".rstrip()
 
 
 def _filled(text: str, params: Mapping[str, Any], lang: Language) -> str:

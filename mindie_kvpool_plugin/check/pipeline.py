@@ -13,6 +13,7 @@ from pathlib import Path
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
 from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
+from mindie_kvpool_plugin.check.pool_alone import is_pool_object, key_value_document, pool_file_findings
 from mindie_kvpool_plugin.check.pool_options import pool_findings
 from mindie_kvpool_plugin.check.rules import all_rules
 from mindie_kvpool_plugin.check.rules.view import View
@@ -35,12 +36,14 @@ class CheckReport:
         situation: what the check knew.
         findings: worst first, then by place.
         pool: the pool file, if one was read.
+        is_pool_file: the file itself is one, checked without a configuration.
     """
 
     document: Document
     situation: Situation
     findings: list[Finding]
     pool: OtherFile | None = None
+    is_pool_file: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -57,23 +60,33 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
         situation: flags, environment, and where the file lies.
         disk: looks at paths; a test hands in its own.
     """
-    document = load_bytes(data, name)
+    disk = disk or Disk()
+    document = key_value_document(data, name) or load_bytes(data, name, size=_size(data, situation, disk))
     findings = list(document.findings)
-    followed = Followed(disk or Disk())
-    if isinstance(document.value, dict):
+    followed = Followed(disk)
+    is_pool_file = is_pool_object(document.value)
+    if is_pool_file:
+        findings = pool_file_findings(document, situation, disk)
+    elif isinstance(document.value, dict):
         followed = follow(document.value, situation, followed.disk)
         findings += check_schema(document.value, profiles.config_schema(situation.host_version))
         findings += all_rules(View(document.value, situation, followed))
         findings += _distinct(pool_findings(document.value, followed.pool))
     ordered = sorted(_placed(_distinct(findings), document), key=_order)
-    return CheckReport(document, situation, ordered[:MAX_FINDINGS], followed.pool)
+    return CheckReport(document, situation, ordered[:MAX_FINDINGS], followed.pool, is_pool_file)
+
+
+def _size(data: bytes, situation: Situation, disk: Disk) -> int:
+    """Bytes of the whole file: of a large one only the beginning was read."""
+    path = situation.config_path
+    return max(len(data), disk.facts(path).size if path is not None else 0)
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:
     """Without repeats: where the type is wrong, range and choices say nothing new."""
     found = list(findings)
     if any(f.kind.is_other_kind for f in found):
-        return [f for f in found if not f.kind.about_value and f.kind not in _ABOUT_KEYS]
+        return [f for f in found if f.kind.is_other_kind or f.line is not None]
     wrong_type = {(f.path, f.place) for f in found if f.kind is codes.WRONG_TYPE}
     explained = {(f.path, f.place) for f in found if f.kind.explains_key}
 
@@ -87,7 +100,6 @@ def _distinct(findings: Iterable[Finding]) -> list[Finding]:
 
 
 _UNKNOWN = (codes.UNKNOWN_KEY, codes.MISSPELT_KEY)
-_ABOUT_KEYS = (*_UNKNOWN, codes.DEAD_KEY, codes.MISSING_KEY)
 
 
 def _placed(findings: list[Finding], document: Document) -> list[Finding]:

@@ -48,7 +48,7 @@ def pool_findings(root: Any, pool: OtherFile | None) -> list[Finding]:
     if pool is None or pool.document is None or backend not in BACKENDS:
         return []
     document, value = pool.document, pool.value
-    found = [_in_pool(finding, document) for finding in document.findings if not _is_harmless(finding, value)]
+    found = [_in_pool(finding, document) for finding in document.findings if not is_harmless(finding, value)]
     if isinstance(value, dict) and (document.value is None or isinstance(document.value, dict)):
         judged = option_findings(value, backend)
         found += [_in_pool(document.locate(finding), document) for finding in judged]
@@ -120,14 +120,14 @@ def _as_note(finding: Finding) -> Finding:
     return replace(finding, severity="info") if finding.kind is codes.UNKNOWN_KEY else finding
 
 
-def _is_harmless(finding: Finding, value: Any) -> bool:
+def is_harmless(finding: Finding, value: Any) -> bool:
     """A byte order mark, where the plugin reads the file: it does not mind, the host's own client does."""
     return finding.kind is codes.BYTE_ORDER_MARK and isinstance(value, dict) and SECTION in value
 
 
 def _in_pool(finding: Finding, document: Document) -> Finding:
     excerpt = document.excerpt(finding.line, finding.column or 1)[0] if finding.line is not None else ""
-    place = Elsewhere(document.name, finding.line, finding.column, excerpt, finding.path)
+    place = Elsewhere(document.name, finding.line, finding.column, excerpt, finding.path, finding.length)
     outcome = "late" if finding.severity == "error" else finding.outcome
     path = "/BackendConfig/kvPoolConfig/configPath"
     return replace(finding, path=path, line=None, column=None, place=place, outcome=outcome, edits=())

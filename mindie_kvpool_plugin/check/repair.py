@@ -70,6 +70,14 @@ def is_repairable(finding: Finding) -> bool:
     return bool(finding.edits) or (not finding.variant and finding.kind.fix is not None)
 
 
+def edits_of(finding: Finding, document: Document) -> tuple[Edit, ...]:
+    """What ``--fix`` would do about a finding of ``document``; () when it needs a decision, or a new encoding."""
+    if finding.kind in _ENCODING or not is_repairable(finding):
+        return ()
+    edit = None if finding.edits else _name_edit(finding, document)
+    return (edit,) if edit is not None else finding.edits
+
+
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """Apply edits from the end to the start; one that overlaps another is left for the next round."""
     limit = len(text) + 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -16,14 +19,17 @@ from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION, HOS
 from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES
-from mindie_kvpool_plugin.cli.fix import fix
-from mindie_kvpool_plugin.cli.reporters import REPORTERS
+from mindie_kvpool_plugin.cli.reporters import FOR_PEOPLE, REPORTERS, quiet_report
+from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_INPUT, STANDARD_OUTPUT
+from mindie_kvpool_plugin.cli.selection import Selection, codes_named
+from mindie_kvpool_plugin.cli.targets import find_targets
 
-STANDARD_INPUT = "-"
+FAILED, UNREADABLE = 1, 2
+Repairs = Callable[[bytes, str, Situation], bytes]
 
 
 @click.command(name="check", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("config", required=False, type=click.Path(path_type=str))
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=str))
 @click.option("--pool-config", type=click.Path(path_type=Path), help="Pool file, instead of kvPoolConfig.configPath.")
 @click.option(
     "--host-version",
@@ -40,12 +46,15 @@ STANDARD_INPUT = "-"
 @click.option("--no-follow", is_flag=True, help="Do not look at files the configuration names.")
 @click.option("--format", "form", type=click.Choice(list(REPORTERS)), default="text", show_default=True)
 @click.option("--lang", type=click.Choice(["en", "zh", "auto"]), default="auto", show_default=True)
+@click.option("--select", multiple=True, metavar="CODES", help="Tell only these, such as KP,HC-01.")
+@click.option("--ignore", multiple=True, metavar="CODES", help="Do not tell these.")
+@click.option("-q", "--quiet", is_flag=True, help="Tell only what makes the exit status 1.")
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
 @click.option("--fix", "wants_fix", is_flag=True, help="Repair what is unambiguous; keeps a backup beside the file.")
-@click.option("--output", type=click.Path(path_type=Path), help="With --fix: write here instead.")
+@click.option("--output", type=click.Path(path_type=Path), help="With --fix: write here instead; - is standard output.")
 def command(
     *,
-    config: str | None,
+    files: tuple[str, ...],
     pool_config: Path | None,
     host_version: str,
     overrides: tuple[str, ...],
@@ -56,45 +65,49 @@ def command(
     no_follow: bool,
     form: str,
     lang: str,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    quiet: bool,
     strict: bool,
     wants_fix: bool,
     output: Path | None,
 ) -> None:
-    """Check CONFIG, a MindIE-LLM config.json, before the weights load.
+    """Check configurations of MindIE-LLM, before the weights load.
 
-    CONFIG is a file, or - for standard input; without it, the file the service would read.
+    FILE is a config.json, a pool file, a directory, or - for standard input; without it, the file the service would
+    read. Of a directory every configuration below it is checked, and every pool file that none of them names.
     Exit status: 0 no errors, 1 errors, 2 could not check.
     """
     gc.disable()  # a short process; collecting while a hostile file is read would double its time
     _print_anything()
-    if output is not None and not wants_fix:
-        raise click.UsageError("--output needs --fix")
     chosen = language(lang, os.environ)
     env = _environment(overrides, no_env=no_env)
-    path = _config_path(config, env)
-    if path is None and config != STANDARD_INPUT:
-        click.echo(words("check.no_default", chosen), err=True)
-        sys.exit(2)
-    situation = Situation(
+    names = _names(files, env, chosen)
+    if output is not None and (not wants_fix or len(names) > 1):
+        raise click.UsageError("--output needs --fix and one file")
+    if wants_fix and (select or ignore):
+        raise click.UsageError("--fix repairs everything it can: leave out --select and --ignore")
+    selection = Selection(
+        codes_named(select, "--select"),
+        codes_named(ignore, "--ignore"),
+        frozenset({"error", "warning"} if strict else {"error"}),
+        quiet,
+    )
+    known = Situation(
         host_version=host_version,
         env=env,
         is_env_known=not no_env,
         dies=dies,
         scale_out=scale_out,
         follow=not no_follow,
-        config_path=path,
-        home=find_home(env, path),
         weight_config=model_config,
         pool_file=pool_config,
     )
-    name = str(path) if path is not None else "<stdin>"
-    data = _read(path, name, situation, form, chosen)
-    if wants_fix:
-        data = fix(data, name, situation, output, chosen, quiet=form != "text")
-    result = check_bytes(data, name, situation)
-    click.echo(REPORTERS[form](result, chosen), err=wants_fix and path is None and output is None)
-    failing = {"error", "warning"} if strict else {"error"}
-    sys.exit(1 if result.verdict in failing else 0)
+    repairs = _repairs(output, chosen, quiet=form != "text") if wants_fix else None
+    results = _without_named_pools([_checked(name, known, repairs) for name in names])
+    is_piped = wants_fix and (output == Path(STANDARD_OUTPUT) or (output is None and STANDARD_INPUT in names))
+    _say([selection.of(result) for result in results], form, chosen, quiet=quiet, err=is_piped)
+    sys.exit(_status(results, selection))
 
 
 def _print_anything() -> None:
@@ -114,18 +127,63 @@ def _environment(overrides: tuple[str, ...], *, no_env: bool) -> dict[str, str]:
     return env
 
 
-def _config_path(config: str | None, env: dict[str, str]) -> Path | None:
-    if config == STANDARD_INPUT:
-        return None
-    return Path(config) if config is not None else default_config(env)
+def _names(files: tuple[str, ...], env: dict[str, str], lang: Language) -> list[str]:
+    """What to check, as reports call it; exit 2 when there is nothing."""
+    if files:
+        names = find_targets(files)
+        if not names:
+            click.echo(words("check.nothing_inside", lang, folder=", ".join(files)), err=True)
+            sys.exit(UNREADABLE)
+        return [STANDARD_INPUT if name == "-" else name for name in names]
+    path = default_config(env)
+    if path is None:
+        click.echo(words("check.no_default", lang), err=True)
+        sys.exit(UNREADABLE)
+    return [str(path)]
 
 
-def _read(path: Path | None, name: str, situation: Situation, form: str, lang: Language) -> bytes:
-    """The bytes to check; a report and exit 2 when there are none."""
+def _repairs(output: Path | None, lang: Language, *, quiet: bool) -> Repairs:
+    from mindie_kvpool_plugin.cli.fix import fix  # noqa: PLC0415  # difflib and tempfile, for a tenth of all runs
+
+    return partial(fix, output=output, lang=lang, quiet=quiet)
+
+
+def _checked(name: str, known: Situation, repairs: Repairs | None) -> CheckReport:
+    path = None if name == STANDARD_INPUT else Path(name)
+    situation = replace(known, config_path=path, home=find_home(known.env, path))
     try:
-        return sys.stdin.buffer.read(MAX_BYTES + 1) if path is None else read_limited(path)
+        data = sys.stdin.buffer.read(MAX_BYTES + 1) if path is None else read_limited(path)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         finding = codes.CANNOT_READ.found(params={"file": name, "reason": reason})
-        click.echo(REPORTERS[form](CheckReport(Document(name, ""), situation, [finding]), lang), err=form == "text")
-        sys.exit(2)
+        return CheckReport(Document(name, ""), situation, [finding])
+    if repairs is not None:
+        data = repairs(data, name, situation)
+    return check_bytes(data, name, situation)
+
+
+def _without_named_pools(results: list[CheckReport]) -> list[CheckReport]:
+    """Without pool files that a checked configuration names: they were judged together with it."""
+    named = {os.path.realpath(result.pool.path) for result in results if result.pool is not None}
+    return [each for each in results if not (each.is_pool_file and os.path.realpath(each.document.name) in named)]
+
+
+def _is_unreadable(result: CheckReport) -> bool:
+    return any(finding.kind is codes.CANNOT_READ for finding in result.findings)
+
+
+def _say(results: list[CheckReport], form: str, lang: Language, *, quiet: bool, err: bool) -> None:
+    report = quiet_report if quiet and form == "text" else REPORTERS[form]
+    unread = [result for result in results if form in FOR_PEOPLE and _is_unreadable(result)]
+    if unread:
+        click.echo(report(unread, lang), err=True)
+    told = [result for result in results if result not in unread]
+    text = report(told, lang) if told else ""
+    if text:
+        click.echo(text, err=err)
+
+
+def _status(results: list[CheckReport], selection: Selection) -> int:
+    if any(map(_is_unreadable, results)):
+        return UNREADABLE
+    return FAILED if any(selection.fails(result) for result in results) else 0

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import click
 
-from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.messages import Language, message, words
+from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.repair import Repair, repair
 from mindie_kvpool_plugin.check.situation import Situation
+from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_OUTPUT
 
 # a diff of a larger file is not read by anybody, and difflib is quadratic
 MAX_DIFF_LINES = 20_000
+STDOUT = Path(STANDARD_OUTPUT)
 
 
 def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang: Language, *, quiet: bool) -> bytes:
@@ -27,7 +28,7 @@ def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang:
     """
     path = situation.config_path
     done = repair(data, name, situation)
-    to_stderr = quiet or (path is None and output is None)
+    to_stderr = quiet or output == STDOUT or (path is None and output is None)
     if done.data == data:
         click.echo(words("fix.nothing", lang), err=True)
     else:
@@ -35,8 +36,7 @@ def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang:
     try:
         _write(done, data, path, output, lang)
     except OSError as error:
-        failed = codes.CANNOT_READ.found(params={"file": output or path, "reason": error.strerror or ""})
-        click.echo(message(failed, lang), err=True)
+        click.echo(words("fix.cannot_write", lang, file=output or path, reason=error.strerror), err=True)
         sys.exit(2)
     return done.data
 
@@ -59,13 +59,13 @@ def _coloured(line: str) -> str:
 
 
 def _write(done: Repair, data: bytes, path: Path | None, output: Path | None, lang: Language) -> None:
-    if output is not None:
-        _replace(output, done.data, mode_of=path if path is not None else output)
-        click.echo(words("fix.written", lang, file=output), err=True)
-    elif path is None:
+    if output == STDOUT or (output is None and path is None):
         sys.stdout.buffer.write(done.data)
         sys.stdout.buffer.flush()
-    elif done.data != data:
+    elif output is not None:
+        _replace(output, done.data, mode_of=path if path is not None else output)
+        click.echo(words("fix.written", lang, file=output), err=True)
+    elif path is not None and done.data != data:
         backup = _backup(path)
         _replace(path, done.data, mode_of=path)
         click.echo(words("fix.written", lang, file=path), err=True)

@@ -71,10 +71,10 @@ def test_any_config_is_answered(data, chosen, report, wants_repair):
     form, lang = report
     result = check_bytes(data, "config.json", situation(chosen))
     assert result.verdict in {"ok", "warning", "error"}
-    REPORTERS[form](result, lang).encode("utf-8")
+    REPORTERS[form]([result], lang).encode("utf-8")
     if wants_repair:
         done = repair(data, "config.json", situation(chosen))
-        json.loads(REPORTERS["json"](check_bytes(done.data, "config.json", situation(chosen)), lang))
+        json.loads(REPORTERS["json"]([check_bytes(done.data, "config.json", situation(chosen))], lang))
 
 
 CONFIG = config_bytes(read(EXAMPLES_FOLDER / "KP-03" / "right.json"))
@@ -88,7 +88,7 @@ def test_any_pool_file_is_answered(data, suffix, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / f"pool{suffix}"
     path.write_bytes(data)
     result = check_bytes(CONFIG, "config.json", Situation(pool_file=path))
-    REPORTERS["text"](result, "zh").encode("utf-8")
+    REPORTERS["text"]([result], "zh").encode("utf-8")
 
 
 NODES = json.loads(config_bytes(read(EXAMPLES_FOLDER / "HC-67" / "right.json")))
@@ -103,4 +103,4 @@ def test_any_rank_table_and_weight_config_is_answered(table, weights, tmp_path_f
     (folder / "weights.json").write_bytes(weights)
     env = {"RANK_TABLE_FILE": str(folder / "table.json")}
     chosen = Situation(env=env, weight_config=folder / "weights.json")
-    REPORTERS["json"](check_bytes(json.dumps(NODES).encode(), "config.json", chosen), "en").encode("utf-8")
+    REPORTERS["json"]([check_bytes(json.dumps(NODES).encode(), "config.json", chosen)], "en").encode("utf-8")

@@ -13,8 +13,21 @@ from mindie_kvpool_plugin.check.rules.view import View
 # nesting of the deepest known text is 9; a configuration has some hundred texts
 MAX_DEPTH = 12
 MAX_TEXTS = 10_000
-_OLD_SECTIONS = ("ResourceParam", "ServeParam", "ServeCommand", "OtherParam", "WorkFlowParam", "ModelDeployParam")
-_MOTOR_KEYS = ("kv_transfer_config", "kv_cache_store_config", "mindie_server_prefill_config", "motor_deploy_config")
+_OTHER_KINDS = {
+    "old": ("ResourceParam", "ServeParam", "ServeCommand", "OtherParam", "WorkFlowParam", "ModelDeployParam"),
+    "motor": (
+        "deploy_config",
+        "motor_deploy_config",
+        "mindie_server_prefill_config",
+        "p_instances_num",
+        "kv_transfer_config",
+        "kv_cache_store_config",
+    ),
+    "atb": ("llm",),
+    "weights": ("architectures", "model_type"),
+    "ranks": ("server_list", "server_group_list"),
+}
+"""Variant of the message -> keys at the top of such a file."""
 
 
 @rule(
@@ -65,32 +78,15 @@ def _texts(value: Any, path: tuple[str | int, ...], depth: int) -> Iterator[tupl
 @rule(
     "CF-16", "error", "boot",
     "MindIE-LLM docs/zh, user guide: history of the configuration",
-    wrong='{"ResourceParam": {...}, "ServeParam": {...}}',
+    wrong='{"motor_deploy_config": {...}, "mindie_server_prefill_config": {...}}',
     right='{"ServerConfig": {...}, "BackendConfig": {...}}',
     is_other_kind=True,
 )  # fmt: skip
-def layout_is_todays(view: View) -> Iterator[Fault]:
-    """Files of 1.0.RC1 and RC2, and deployment files of MindIE Motor."""
-    keys = view.root if isinstance(view.root, dict) else {}
-    if "BackendConfig" in keys:
-        return
-    old = next((key for key in _OLD_SECTIONS if key in keys), None)
-    motor = next((key for key in _MOTOR_KEYS if key in keys), None)
-    if old is not None:
-        yield fault(variant="old", key=old)
-    elif motor is not None:
-        yield fault(variant="motor", key=motor)
-
-
-@rule(
-    "CF-17", "error", "boot",
-    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
-    wrong="mindie-kvpool check kv_pool.json",
-    right="mindie-kvpool check config.json --pool-config kv_pool.json",
-    is_other_kind=True,
-)  # fmt: skip
 def file_is_a_service_configuration(view: View) -> Iterator[Fault]:
-    """A pool file was given instead of config.json."""
+    """Layouts of 1.0.RC1 and RC2, and files that lie beside config.json or share its name."""
     keys = view.root if isinstance(view.root, dict) else {}
-    if "BackendConfig" not in keys and ("master_server_address" in keys or "kv_pool" in keys):
-        yield fault()
+    if "BackendConfig" in keys or "ServerConfig" in keys:
+        return
+    found = ((variant, key) for variant, known in _OTHER_KINDS.items() for key in known if key in keys)
+    for variant, key in list(found)[:1]:
+        yield fault(variant=variant, key=key)

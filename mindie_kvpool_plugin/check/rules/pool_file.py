@@ -36,7 +36,8 @@ def at_key(pool: OtherFile, *path: str) -> Elsewhere:
     if document is None or span is None:
         return Elsewhere(str(pool.path), pointer=pointer(*path))
     line, column = document.line_column(span[0])
-    return Elsewhere(str(pool.path), line, column, document.excerpt(line, column)[0], pointer(*path))
+    excerpt = document.excerpt(line, column)[0]
+    return Elsewhere(str(pool.path), line, column, excerpt, pointer(*path), max(1, span[1] - span[0]))
 
 
 def refused(view: View, kind: Kind) -> Iterator[Fault]:

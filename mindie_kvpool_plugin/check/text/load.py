@@ -33,12 +33,14 @@ _SUSPECT = re.compile(r"\\u[dD][89a-fA-F]|[0-9]{309}")
 _EXPONENT = re.compile(r"[eE]\+?[0-9]{2,}")
 
 
-def load_bytes(data: bytes, name: str, *, bom_is_error: bool = False) -> Document:
-    """Decode and parse.  Never raises, whatever the bytes."""
+def load_bytes(data: bytes, name: str, *, bom_is_error: bool = False, size: int = 0) -> Document:
+    """Decode and parse.  Never raises, whatever the bytes; ``size`` is the file's, if more than was read."""
     if not data:
         return Document(name, "", findings=[codes.EMPTY_FILE.found(line=1, column=1)])
     if len(data) > MAX_BYTES:
-        finding = codes.FILE_TOO_LARGE.found(params={"size": len(data), "limit": MAX_BYTES}, line=1, column=1)
+        finding = codes.FILE_TOO_LARGE.found(
+            params={"size": max(size, len(data)), "limit": MAX_BYTES}, line=1, column=1
+        )
         return Document(name, "", findings=[finding])
     document = _decoded(data, name, bom_is_error=bom_is_error)
     _parse(document)

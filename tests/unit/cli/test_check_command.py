@@ -16,7 +16,8 @@ from tests.unit.check.configs import WITH_POOL
 
 # processor time, so that a busy machine does not fail the test
 MAX_PROCESS_S = 0.25
-KEYS = ["code", "severity", "outcome", "path", "line", "column", "value", "message", "hint", "source"]
+KEYS = ["code", "severity", "outcome", "file", "path", "line", "column", "end_line", "end_column", "value", "message",
+        "hint", "fixable", "source"]  # fmt: skip
 
 
 @pytest.fixture
@@ -78,11 +79,14 @@ def test_unreadable_file_is_a_finding_in_json():
 def test_json_has_exactly_the_promised_keys(config):
     """Programs depend on them."""
     report = json.loads(run(config({"S.port": 80}), "--no-env", "--format", "json").stdout)
-    assert list(report) == ["file", "host_version", "verdict", "findings"]
-    assert report["verdict"] == "error"
+    assert list(report) == ["verdict", "files", "findings"]
+    assert [list(each) for each in report["files"]] == [["file", "host_version", "verdict"]]
+    assert (report["verdict"], report["files"][0]["verdict"]) == ("error", "error")
     (finding,) = [f for f in report["findings"] if f["severity"] == "error"]
     assert list(finding) == KEYS
     assert (finding["path"], finding["line"], finding["value"]) == ("/ServerConfig/port", 6, 80)
+    assert (finding["end_line"], finding["end_column"]) == (6, finding["column"] + 2)
+    assert finding["fixable"] is False
 
 
 def test_standard_input_is_checked(config):
@@ -95,16 +99,7 @@ def test_default_is_where_the_host_looks(config, monkeypatch):
     """The variable first."""
     monkeypatch.setenv("MIES_CONFIG_JSON_PATH", str(config({"S.port": 80})))
     result = run("--format", "json")
-    assert json.loads(result.stdout)["file"] == os.environ["MIES_CONFIG_JSON_PATH"]
-
-
-def test_sarif_has_a_place_for_every_result(config):
-    """Code hosts show results at lines."""
-    log = json.loads(run(config({"S.port": 80}), "--no-env", "--format", "sarif").stdout)
-    assert log["version"] == "2.1.0"
-    results = log["runs"][0]["results"]
-    assert {rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]} == {r["ruleId"] for r in results}
-    assert all(r["locations"][0]["physicalLocation"]["region"]["startLine"] >= 1 for r in results)
+    assert json.loads(result.stdout)["files"][0]["file"] == os.environ["MIES_CONFIG_JSON_PATH"]
 
 
 def test_text_shows_the_line_with_a_caret(config):
@@ -134,6 +129,16 @@ def test_no_follow_opens_nothing_else(config, tmp_path):
     assert run(config(changes), "--no-env").exit_code == 1
     assert run(config(changes), "--no-env", "--no-follow").exit_code == 0
     assert run(config(changes), "--no-env", "--no-follow", "--pool-config", pool).exit_code == 1
+
+
+def test_a_large_file_is_told_with_its_real_size(tmp_path):
+    """Only its beginning is read."""
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(100 * 1024 * 1024)
+    result = run(path, "--no-env", "--lang", "en")
+    assert result.exit_code == 1
+    assert "the file has 104857600 bytes" in result.output
 
 
 def test_fix_keeps_a_backup_and_the_mode(config):
@@ -178,10 +183,18 @@ def test_fix_of_standard_input_prints_the_file():
 
 
 def test_fix_that_cannot_write_is_no_traceback(config):
-    """Exit 2."""
-    result = run(config(), "--no-env", "--fix", "--output", "/nonexistent/x/y.json")
+    """Exit 2, and what could not be done is writing."""
+    result = run(config(), "--no-env", "--fix", "--output", "/nonexistent/x/y.json", "--lang", "en")
     assert result.exit_code == 2
-    assert "Traceback" not in result.output
+    assert "cannot write /nonexistent/x/y.json" in result.output
+
+
+def test_fix_to_standard_output_writes_no_file(config, tmp_path):
+    """--output - is what it is everywhere; the report goes to standard error."""
+    path = config(text=json.dumps(MINIMAL).replace('"port": 1025', '"port"： 1025'))
+    result = run(path, "--no-env", "--fix", "--output", "-")
+    assert json.loads(result.stdout) == MINIMAL
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_process_answers_in_a_quarter_of_a_second():

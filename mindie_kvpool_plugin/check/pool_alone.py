@@ -1,0 +1,72 @@
+"""A pool file checked by itself, without the configuration that names it.
+
+The rules are asked with the smallest configuration that would name the file; of what they find, only
+what they find in the file counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mindie_kvpool_plugin.check.findings import Finding
+from mindie_kvpool_plugin.check.follow import Followed, OtherFile
+from mindie_kvpool_plugin.check.pool_options import is_harmless, option_findings
+from mindie_kvpool_plugin.check.rules import all_rules
+from mindie_kvpool_plugin.check.rules.view import View
+from mindie_kvpool_plugin.check.situation import Disk, Situation
+from mindie_kvpool_plugin.check.text.document import Document
+from mindie_kvpool_plugin.options.memcache import key_value_lines
+from mindie_kvpool_plugin.options.pool_file import SECTION
+
+_MEMCACHE_KEY = "ock.mmc."
+_POOL_KEYS = frozenset({SECTION, "master_server_address", "metadata_server", "global_segment_size", "local_hostname"})
+_SECTIONS = frozenset({"ServerConfig", "BackendConfig", "LogConfig"})
+# of the rules about the file as such
+_ABOUT_THE_FILE = "HC-03"
+
+
+def is_pool_object(value: Any) -> bool:
+    """Whether a file's value is a pool file: a key only those have, and no section of config.json."""
+    return isinstance(value, dict) and not _SECTIONS & value.keys() and (
+        bool(_POOL_KEYS & value.keys()) or any(str(key).startswith(_MEMCACHE_KEY) for key in value)
+    )  # fmt: skip
+
+
+def key_value_document(data: bytes, name: str) -> Document | None:
+    """MemCache's own file of ``key = value`` lines as a document; None when the bytes are something else."""
+    if data.lstrip()[:1] == b"{" or _MEMCACHE_KEY.encode() not in data:
+        return None
+    text = data.decode("utf-8", "replace")
+    return Document(name, text, value=key_value_lines(text))
+
+
+def pool_file_findings(document: Document, situation: Situation, disk: Disk) -> list[Finding]:
+    """Findings about the file, at their places in it."""
+    path = situation.config_path or Path(document.name)
+    pool = OtherFile(path, disk.facts(path), document, document.value)
+    root = _naming(pool)
+    found = [finding for finding in document.findings if not is_harmless(finding, document.value)]
+    found += map(document.locate, option_findings(document.value, root["BackendConfig"]["kvPoolConfig"]["backend"]))
+    ruled = all_rules(View(root, situation, Followed(disk, pool=pool)))
+    found += [_at_home(each) for each in ruled if each.place is not None or each.code == _ABOUT_THE_FILE]
+    return [replace(each, outcome="late") if each.severity == "error" else each for each in found]
+
+
+def _naming(pool: OtherFile) -> dict[str, Any]:
+    """The smallest configuration that names the file."""
+    is_memcache = "config_path" in pool.value or any(str(key).startswith(_MEMCACHE_KEY) for key in pool.value)
+    switch = {"backend": "memcache" if is_memcache else "mooncake", "configPath": str(pool.path)}
+    words = "prefix_cache,kv_pool" if SECTION in pool.value else "prefix_cache"
+    model = {"plugin_params": f'{{"plugin_type":"{words}"}}'}
+    return {"BackendConfig": {"kvPoolConfig": switch, "ModelDeployConfig": {"ModelConfig": [model]}}}
+
+
+def _at_home(finding: Finding) -> Finding:
+    """The finding where it is, not where a configuration names the file."""
+    place = finding.place
+    if place is None:
+        return replace(finding, path="")
+    line, column = place.line, place.column
+    return replace(finding, path=place.pointer, line=line, column=column, length=place.length, place=None)

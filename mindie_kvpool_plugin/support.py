@@ -349,7 +349,7 @@ PAIRS = (
             "从 plugin_type 中去掉 splitfuse 与 memory_decoding，或去掉适配器",
         ),
     ),
-    _pair("cp", "dp", "excluded", ("the workers do not start", "工作进程不启动"), code="HC-59"),
+    _pair("cp", "dp dp_servers", "excluded", ("the workers do not start", "工作进程不启动"), code="HC-59"),
     _pair(
         "la memory_decoding",
         "async_scheduling",

@@ -69,8 +69,8 @@ class EngineConfig:
             raise ValueError("sp is 1 or tp, and above 1 all ranks need the same cache: an MLA shape")
         if self.num_shares > 1 and (self.chunk_tokens or self.max_preempt_count):
             raise ValueError("cp and sp are simulated without chunk_tokens and swapping")
-        if self.dp > 1 and (self.num_shares > 1 or self.chunk_tokens or self.max_preempt_count):
-            raise ValueError("dp is simulated without cp, sp, chunk_tokens and swapping")
+        if self.dp > 1 and (self.cp > 1 or self.chunk_tokens or self.max_preempt_count):
+            raise ValueError("dp is simulated without cp, which the host refuses, chunk_tokens and swapping")
         if self.block_size % (2 * self.cp):
             raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
 

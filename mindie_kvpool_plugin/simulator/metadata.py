@@ -87,10 +87,13 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
 
 
 def _seq_lens(batch: Batch, block_size: int) -> list[list[int]]:
-    """Tokens to compute of every row, per group that has rows; only several groups need them."""
+    """Tokens to compute of every row, per group that has rows; only several groups need them.
+
+    With sp the host takes off the hits on the last rank only (scheduler.cpp, seqLenList), where one server reads none.
+    """
     groups = sorted({request.group for request in batch.requests})
     counts = [
-        request.num_tokens - promised * block_size if batch.is_prefill else 1
+        request.num_tokens - int(np.sum(promised)) * block_size if batch.is_prefill else 1
         for request, promised in zip(batch.requests, batch.promised, strict=True)
     ]
     rows = list(zip(batch.requests, counts, strict=True))

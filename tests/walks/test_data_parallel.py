@@ -24,6 +24,7 @@ DEPLOYMENTS = {
     "dp3": {"dp": 3},
     "dp2-tp2": {"dp": 2, "tp": 2},
     "dp2-tp2-mla": {"dp": 2, "tp": 2, "shape": SHAPES["mla"]},
+    "dp2-sp2": {"dp": 2, "tp": 2, "sp": 2, "shape": SHAPES["mla"]},
 }
 SCHEDULING = pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
 WRITING = pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
@@ -32,6 +33,7 @@ ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
 
 def groups(name, *, async_scheduling, turns=3, **more):
     blocks = 48 if async_scheduling else 28  # of each group
+    blocks //= DEPLOYMENTS[name].get("sp", 1)
     engine = {"hbm_blocks": blocks, "async_scheduling": async_scheduling, **DEPLOYMENTS[name], **more}
     return RunConfig(EngineConfig(**engine), lambda: Chat(9, turns))
 
@@ -51,7 +53,7 @@ def test_groups_are_right_with_a_pool(name, async_scheduling, async_write):
 
 @WRITING
 @SCHEDULING
-@pytest.mark.parametrize("name", ["dp2", "dp2-tp2"])
+@pytest.mark.parametrize("name", ["dp2", "dp2-tp2", "dp2-sp2"])
 def test_groups_are_right_while_gets_fail_on_one_rank(name, async_scheduling, async_write):
     """A lowered hit gives the ranks of all groups the same lengths; with dp2 the other group has no such block."""
     config = groups(name, async_scheduling=async_scheduling, async_write=async_write)

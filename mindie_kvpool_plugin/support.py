@@ -302,6 +302,12 @@ MODES = (
 )
 """Everything of the host a user may ask whether pooling works with it."""
 
+_COPIES_REACH_ALL = (
+    "with one scheduler every rank carries out the copies and swaps of all groups, by block ids that mean other blocks "
+    "there",
+    "只有一个调度器时，每张卡都执行所有组的块拷贝与换入换出，而块号在那里指向别的块",
+)
+
 PAIRS = (
     _pair(
         "dp_servers",
@@ -373,6 +379,8 @@ PAIRS = (
             "只有 DeepSeek 有 cp、sp，此类请求返回错误",
         ),
     ),
+    _pair("n beam", "dp", "excluded", _COPIES_REACH_ALL),
+    _pair("dp", "swap", "excluded", _COPIES_REACH_ALL, code="HC-44"),
     _pair(
         "n beam",
         "lora",

@@ -38,6 +38,9 @@ SITUATIONS = {
 }
 """Key of a mode -> what the host's objects say, what the files say."""
 
+IN_FILES = {"async_write": {"K.asyncWrite": True}, "swap": {"M.cpuMemSize": 5, "C.maxPreemptCount": 1}}
+"""Modes that no row refuses at start: what the files say."""
+
 ROLES = ("pd_prefill", "pd_flex", "pd_decode")
 KEYS = (*SITUATIONS, *PLUGINS)
 
@@ -46,7 +49,7 @@ def both_sides(keys, folder):
     """(the modes start-up finds, the view the check has) of a deployment that asks for these modes."""
     settings, changes = {}, {"M.tp": 1, "K.backend": "mooncake", "K.configPath": "/none/kv_pool.json"}
     for key in keys:
-        of_host, of_files = SITUATIONS.get(key, ({}, {}))
+        of_host, of_files = SITUATIONS.get(key, ({}, IN_FILES.get(key, {})))
         settings |= of_host
         changes |= of_files
     own = ["kv_pool"] if "pd_decode" in keys else ["prefix_cache", "kv_pool"]
@@ -178,8 +181,6 @@ EXCLUDED = [(pair.code, keys) for pair in support.PAIRS if pair.code for keys in
 def test_what_the_host_ends_is_told_by_a_rule_of_its_own(code, keys, tmp_path):
     """Once, as an error; the plugin is not built then, so that it has nothing to say."""
     found, root, situation = both_sides(keys, tmp_path)
-    if "async_write" in keys:
-        root["BackendConfig"]["kvPoolConfig"]["asyncWrite"] = True
     assert refused_at_start(found) == refused_by_check(root, situation) == []
     report = check_bytes(json.dumps(root).encode(), "config.json", situation)
     assert code in {f.code for f in report.findings if f.severity == "error"}

@@ -188,3 +188,18 @@ def sequence_and_context_fit(view: View) -> Iterator[Fault]:
             yield fault(*view.model_path(index, "cp"), variant="two", severity="warning", outcome="advice", cp=cp)
         if cp > 1 and sp <= 1:
             yield fault(*view.model_path(index, "cp"), variant="alone", severity="warning", outcome="advice", cp=cp)
+
+
+@rule(
+    "HC-44", "error", "wrong",
+    "MindIE-LLM 3.0.0, source code (inferred)",
+    wrong='"dp": 2 with "maxPreemptCount": 10',
+    right='"dp": 2 with "maxPreemptCount": 0',
+)  # fmt: skip
+def groups_do_not_swap(view: View) -> Iterator[Fault]:
+    """One scheduler sends the swaps of every group to all ranks; block ids are counted per group."""
+    count = integer(view.schedule, "maxPreemptCount") or 0
+    for index, model in enumerate(view.models):
+        dp = _size(model, "dp", 1)
+        if dp > 1 and count > 0 and view.schedule.get("distributedEnable") is not True:
+            yield fault(*view.model_path(index, "dp"), dp=dp, count=count)

@@ -1,9 +1,9 @@
 """Seeded combinations of modes and faults on the simulated host: ``python -m chaos.mode_sweep [--seeds 300]``.
 
-A seed decides the mode (several answers, swap preemption, repair of the device, LoRA adapters, SplitFuse, context
-parallelism, data parallelism, or none of them), the scheduling, asyncWrite, ranks, cache layout, block size, device
-memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit status 1 if anything went wrong,
-or if a mode never did what it is named after.
+A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
+context parallelism, data parallelism, or none of them), the scheduling, asyncWrite, ranks, cache layout, block size,
+device memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit status 1 if anything went
+wrong, or if a mode never did what it is named after.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import RunConfig
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
-MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups")
-WRITING_MODES = frozenset({"several answers", "swap", "recovery"})
+MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams")
+WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery"})
 """In these the host writes blocks outside a batch."""
 
-SYNC_ONLY = frozenset({"several answers"})
-"""The host's documents exclude asynchronous scheduling for it."""
+SYNC_ONLY = frozenset({"several answers", "beams"})
+"""The host's documents exclude asynchronous scheduling for them."""
 
 SYNC_WRITE_ONLY = frozenset({"chunks"})
 """The host refuses asyncWrite with it."""
@@ -100,8 +100,15 @@ def configuration(cell: Combination) -> RunConfig:
     def traffic() -> Chat:
         if is_swapping:
             return Chat(10, 3, seed=seed, system_tokens=20, turn_tokens=24, answer_tokens=60)
-        sampled = 0.6 if cell.mode == "several answers" else 0.0
-        return Chat(speakers, 3, seed=seed, sampled=sampled, samples=3, adapters=2 if cell.mode == "adapters" else 0)
+        return Chat(
+            speakers,
+            3,
+            seed=seed,
+            sampled=0.6 if cell.mode in SYNC_ONLY else 0.0,
+            samples=3,
+            beams=float(cell.mode == "beams"),
+            adapters=2 if cell.mode == "adapters" else 0,
+        )
 
     return RunConfig(
         engine,

@@ -65,6 +65,9 @@ PARTS: dict[str, Part] = {
     "async_write": Part({"async_write": True}),
     "lora": Part(chat={"adapters": 2}),
     "n": Part(chat={"sampled": 0.6, "samples": 3}, room=1.2, happened=lambda result: result.copied_blocks > 0),
+    "beam": Part(
+        chat={"sampled": 0.6, "samples": 3, "beams": 0.5}, room=1.2, happened=lambda result: result.moved_beams > 0
+    ),
     "swap": Part(
         {"max_preempt_count": 4, "cpu_blocks": 64},
         chat=_LONG_ANSWERS,
@@ -81,6 +84,7 @@ PARTS: dict[str, Part] = {
 NOT_PLAYED = {
     frozenset({"recompute", "async_scheduling"}): "asynchronous scheduling starts only what can end",
     frozenset({"n", "splitfuse"}): "SplitFuse is played with one answer per request",
+    frozenset({"beam", "splitfuse"}): "SplitFuse is played with one answer per request",
 }
 """Two modes that the simulated host plays, but not at once, where no configuration says so."""
 

@@ -208,8 +208,8 @@ class Device:
             self._write(job, job.slots, self._new_keys(job))
             self._write(job, job.padding, np.zeros(len(job.padding), dtype=np.uint64))
             for index, tokens in enumerate(step.next_tokens):
-                for place, token in enumerate(tokens):
-                    job.logits[index, token] = len(tokens) - place  # the sampler takes the highest, in order
+                for token, score in tokens:
+                    job.logits[index, token] = score
             self.computed_tokens += sum(
                 int(count) for row, count in zip(job.rows, job.counts, strict=True) if row.is_prompt
             )

@@ -108,7 +108,13 @@ class Engine:
         return self.workers[rank].generator.generator_backend.cache_pool.npu_cache
 
     def submit(
-        self, prompt: Sequence[int], max_tokens: int, adapter: str | None = None, n: int = 1, best_of: int = 0
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        adapter: str | None = None,
+        n: int = 1,
+        best_of: int = 0,
+        beams: bool = False,
     ) -> Request:
         """Queue a request.
 
@@ -118,13 +124,21 @@ class Engine:
             adapter: its LoRA adapter.
             n: answers the client wants.
             best_of: answers that are computed; 0: ``n``.
+            beams: they are searched in beams.
 
         Raises:
             ValueError: it does not fit into ``max_seq_len``, or the host does not take such a request.
         """
         config, best_of = self.config, best_of or n
-        swaps = config.max_preempt_count > 0
-        reason = why_not(best_of, n, adapter, config.limits, asynchronous=config.async_scheduling, swaps=swaps)
+        reason = why_not(
+            best_of,
+            n,
+            adapter,
+            config.limits,
+            asynchronous=config.async_scheduling,
+            swaps=config.max_preempt_count > 0,
+            beams=beams,
+        )
         if max(config.num_shares, config.dp) > 1 and best_of > 1:
             reason = "cp, sp and dp are simulated with one answer per request"
         if config.chunk_tokens and (best_of > 1 or adapter is not None):
@@ -135,7 +149,9 @@ class Engine:
             raise ValueError(
                 f"{len(prompt)} prompt and {max_tokens} answer tokens exceed max_seq_len {self.config.max_seq_len}"
             )
-        request = Request(next(self._ids), [int(token) for token in prompt], max_tokens, adapter, n=n)
+        request = Request(
+            next(self._ids), [int(token) for token in prompt], max_tokens, adapter, n=n, is_beam_search=beams
+        )
         make_children(request, best_of, self._ids)
         self.scheduler.submit(request)
         return request
@@ -176,6 +192,7 @@ class Engine:
             return True
         self.scheduler.sent(batch)
         self._tell_workers()
+        self._branch(step, output)
         self._take(output)
         self._check_integrity()
         return True
@@ -298,6 +315,13 @@ class Engine:
         self.scheduler.take(
             output.sequence_ids.tolist(), output.token_ids.reshape(-1).tolist(), output.finish_reason.tolist()
         )
+
+    def _branch(self, step: Step, output: Any) -> None:
+        if any(row.num_beams for row in step.rows):
+            rows = (output.sequence_ids, output.parent_sequence_ids, output.token_ids.reshape(-1))
+            samples = list(zip(*(values.tolist() for values in rows), strict=True))
+            self.oracle.branch(step, samples)
+            self.scheduler.branch(samples)
 
     def _check_integrity(self) -> None:
         for manager in self.managers:

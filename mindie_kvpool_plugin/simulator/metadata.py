@@ -67,6 +67,7 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
                 eos_every=eos_every if request.children else 0,
                 group=request.group,
                 owners=_owners(sequence),
+                num_beams=_num_beams(request),
             )
             for request in batch.requests
             for sequence in request.live
@@ -78,9 +79,10 @@ def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
             request.sequence_id,
             np.array(request.tokens, dtype=np.int64),
             request.adapter,
-            children=tuple(child.sequence_id for child in request.children),
+            children=() if request.is_beam_search else tuple(child.sequence_id for child in request.children),
             group=request.group,
             owners=_owners(request),
+            num_beams=_num_beams(request),
         )
         for request in batch.requests
     ]
@@ -98,6 +100,10 @@ def _seq_lens(batch: Batch, block_size: int) -> list[list[int]]:
     ]
     rows = list(zip(batch.requests, counts, strict=True))
     return [[count for request, count in rows if request.group == group] for group in groups]
+
+
+def _num_beams(request: Request) -> int:
+    return request.width if request.is_beam_search else 0
 
 
 def _owners(sequence: Sequence) -> Any:
@@ -165,8 +171,8 @@ def _sampling(requests: list[Request]) -> dict[str, Any]:
     """Sent with the prefill, empty afterwards."""
     return {
         "batch_n": np.array([request.n for request in requests], dtype=np.int64),
-        "batch_best_of": np.array([request.width for request in requests], dtype=np.int64),
-        "batch_use_beam_search": np.zeros(len(requests), dtype=np.bool_),
+        "batch_best_of": np.array([1 if r.is_beam_search else r.width for r in requests], dtype=np.int64),
+        "batch_use_beam_search": np.array([request.is_beam_search for request in requests], dtype=np.bool_),
     }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,8 @@ KEPT_EVENTS = 20
 
 _MASK = (1 << 64) - 1
 _DRAW = 0x70CE5
+_APART = 61  # of tokens that may follow one prefix: the host's block hash mixes neighbours up (simulator.collisions)
+_TOP_SCORE = 1 << 17  # of one token; float32, in which the logits are, has every whole number up to 1 << 24
 _POISON = 0x5EED5
 
 
@@ -72,7 +74,18 @@ def next_token(key: int, vocab_size: int, sample: int = 0, eos_every: int = 0) -
     drawn = scramble_int(key ^ _DRAW)
     if eos_every and (drawn >> 32) % eos_every == 0:
         return EOS_TOKEN
-    return FIRST_TOKEN + (drawn + sample) % (vocab_size - FIRST_TOKEN)
+    return FIRST_TOKEN + (drawn + sample * _APART) % (vocab_size - FIRST_TOKEN)
+
+
+def offers(key: int, vocab_size: int, num_beams: int, eos_every: int = 0) -> list[tuple[int, int]]:
+    """(token, score) of what the model offers a beam after the prefix named ``key``.
+
+    Twice as many as there are beams, so that enough are left when some end; scores are whole numbers, since sums of
+    those are the same everywhere.
+    """
+    tokens = [next_token(key, vocab_size, sample) for sample in range(2 * num_beams)]
+    tokens[0] = next_token(key, vocab_size, 0, eos_every)
+    return [(token, 1 + scramble_int(key + rank) % _TOP_SCORE) for rank, token in enumerate(tokens, 1)]
 
 
 def reference_answer(
@@ -153,6 +166,7 @@ class Row:
         group: the data parallel group whose ranks compute it.
         owners: the rank that holds each of its blocks, where they are dealt out to several.
         is_last: its next token comes out of this step; else it is a chunk of a prompt, and more follow.
+        num_beams: beams its request is searched in; which tokens go on is known when all beams were compared.
     """
 
     sequence_id: int
@@ -165,6 +179,7 @@ class Row:
     group: int = 0
     owners: Ints | None = None
     is_last: bool = True
+    num_beams: int = 0
 
     @property
     def is_prompt(self) -> bool:
@@ -198,7 +213,7 @@ class Step:
     breaks_device: bool = False
 
     def __post_init__(self) -> None:
-        self.next_tokens: list[list[int]] = []  # per row, one for each of its sequences
+        self.next_tokens: list[list[tuple[int, int]]] = []  # per row, with the scores by which the sampler ranks them
         self.damage: list[tuple[int, int, Ints]] = []
         self.told: list[Any] = []  # what the first rank was told of all rows' lengths
         self.lock = threading.Lock()
@@ -281,16 +296,27 @@ class Oracle:
         for sequence_id in step.forget:
             self._truths.pop(sequence_id, None)
 
-    def _draw(self, row: Row, is_prefill: bool) -> list[int]:
+    def branch(self, step: Step, samples: Iterable[tuple[int, int, int]]) -> None:
+        """The workers have compared all beams: which go on from whose history, as (id, id of the parent, token)."""
+        searched = {row.sequence_id: self._truths[row.sequence_id] for row in step.rows if row.num_beams}
+        for sequence_id, parent, token in samples:
+            if sequence_id >= 0 and parent in searched:
+                self._truths[sequence_id] = searched[parent].fork()
+                self._truths[sequence_id].extend(np.array([token], dtype=np.int64))
+
+    def _draw(self, row: Row, is_prefill: bool) -> list[tuple[int, int]]:
         truth = self._truths[row.sequence_id]
         for child in row.children:
             self._truths[child] = truth.fork()
         key = int(truth.keys[truth.length - 1]) ^ truth.poison
-        tokens = []
+        if row.num_beams:
+            return offers(key, self._vocab_size, row.num_beams, 0 if is_prefill else row.eos_every)
+        tokens = list[tuple[int, int]]()
         for sample, sequence_id in enumerate(row.sequence_ids, row.sample):
-            tokens.append(next_token(key, self._vocab_size, sample, 0 if is_prefill else row.eos_every))
+            token = next_token(key, self._vocab_size, sample, 0 if is_prefill else row.eos_every)
+            tokens.append((token, len(row.sequence_ids) - len(tokens)))
             if row.is_last:
-                self._truths[sequence_id].extend(np.array(tokens[-1:], dtype=np.int64))
+                self._truths[sequence_id].extend(np.array([token], dtype=np.int64))
         return tokens
 
     def _tell(self, event: str) -> None:

@@ -30,6 +30,7 @@ class Sequence:
         outputs: the same with placeholders for tokens on the way.
         is_over: no more tokens will come.
         table: its blocks while it has some.
+        parent: whose history it goes on from, until it has blocks of its own for that.
         accessed: time stamp of its last batch.
     """
 
@@ -42,6 +43,7 @@ class Sequence:
     outputs: list[int] = field(default_factory=list)
     is_over: bool = False
     table: BlockTable | None = None
+    parent: Sequence | None = None
     accessed: float = -1.0
 
     @property
@@ -76,6 +78,8 @@ class Request(Sequence):
 
     Attributes:
         n: answers the client wants.
+        is_beam_search: they are searched in beams, which take over each other's history.
+        ended_beams: answers of beams that have ended; the search goes on without them.
         children: its other sequences, ``best_of`` - 1.
         state: where it stands.
         budget: tokens a sequence may still generate, as told to the workers at its last prefill.
@@ -89,6 +93,8 @@ class Request(Sequence):
     """
 
     n: int = 1
+    is_beam_search: bool = False
+    ended_beams: list[list[int]] = field(default_factory=list)
     children: list[Sequence] = field(default_factory=list)
     state: State = "waiting"
     budget: int = 0

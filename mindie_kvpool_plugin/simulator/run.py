@@ -9,10 +9,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
+from mindie_kvpool_plugin.simulator.beams import reference_beams
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -87,6 +89,7 @@ class Result:
         leaked_blocks: blocks nobody gave back.
         aborted: requests the host ended: groups that had to make room, and all at a device fault.
         copied_blocks: blocks copied for the sequences of requests with several answers.
+        moved_beams: times a running beam went on from another one's history.
         swapped_blocks: blocks that came back from host memory.
         recoveries: device faults that were repaired.
         preemptions: times a request had to make room.
@@ -113,6 +116,7 @@ class Result:
     leaked_blocks: int
     aborted: int
     copied_blocks: int
+    moved_beams: int
     swapped_blocks: int
     recoveries: int
     preemptions: int
@@ -220,7 +224,9 @@ def drive(
     while traffic.ready or not engine.scheduler.idle:
         while traffic.ready and len(asked) - len(engine.done) < concurrency:
             prompt = traffic.ready.popleft()
-            request = engine.submit(prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples)
+            request = engine.submit(
+                prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples, beams=prompt.beams
+            )
             asked[request.sequence_id] = (prompt, request)
         engine.step()
     return asked
@@ -245,6 +251,7 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         leaked_blocks=engine.leaked_blocks,
         aborted=sum(request.state == "aborted" for request in requests),
         copied_blocks=scheduler.copied_blocks,
+        moved_beams=scheduler.moved_beams,
         swapped_blocks=scheduler.swapper.blocks_in,
         recoveries=engine.recoveries,
         preemptions=scheduler.preemptions,
@@ -257,6 +264,8 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
 
 def wrong_answers(request: Request, shape: ModelShape) -> int:
     """Answers of a request that has ended which an uncorrupted model would not give; a cut one must begin right."""
+    if request.is_beam_search:
+        return wrong_beams(request, shape)
 
     def expected(sequence: Sequence) -> list[int]:
         length = request.max_tokens if request.state == "finished" else len(sequence.answer)
@@ -264,6 +273,14 @@ def wrong_answers(request: Request, shape: ModelShape) -> int:
         return reference_answer(request.prompt, length, shape.vocab_size, request.adapter, sequence.sample, eos_every)
 
     return sum(sequence.answer != expected(sequence) for sequence in request.samples)
+
+
+def wrong_beams(request: Request, shape: ModelShape) -> int:
+    """Beams of a search that an uncorrupted model would not have kept or ended; which ones depends on all of them."""
+    length = request.max_tokens if request.state == "finished" else len(request.answer)
+    right, ended = reference_beams(request.prompt, length, shape.vocab_size, request.width, shape.eos_every)
+    answers = sorted(sequence.answer for sequence in request.samples)
+    return sum(a != b for a, b in zip_longest(answers + sorted(request.ended_beams), right + ended))
 
 
 def _counter(engine: Engine, rank: int, name: str) -> int:

@@ -21,7 +21,7 @@ from mindie_kvpool_plugin.simulator.block_manager import (
 )
 from mindie_kvpool_plugin.simulator.pool_question import leading_hits
 from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request, Sequence
-from mindie_kvpool_plugin.simulator.sequence_groups import place_children
+from mindie_kvpool_plugin.simulator.sequence_groups import branch, place_children
 from mindie_kvpool_plugin.simulator.swapping import Swapper
 
 
@@ -35,7 +35,8 @@ class Scheduler:
         forgotten: sequences that no later batch will name.
         preemptions: times a request had to make room.
         aborted_groups: of these, requests of several sequences: they end.
-        copied_blocks: blocks copied for children.
+        copied_blocks: blocks copied for children and beams.
+        moved_beams: times a running beam went on from another one's history.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Scheduler:
         self.swapper = swapper or Swapper(manager, BlockManager(0, manager.block_size), 0)
         self.cleanup: list[int] = []
         self.forgotten: list[int] = []
-        self.preemptions = self.aborted_groups = self.copied_blocks = 0
+        self.preemptions = self.aborted_groups = self.copied_blocks = self.moved_beams = 0
         self._limits = limits
         self._asynchronous = asynchronous
         self._lookup = lookup
@@ -155,6 +156,13 @@ class Scheduler:
         for request in batch.requests:
             self._expect_token(request)
         self._running.extend(batch.requests)
+
+    def branch(self, samples: Iterable[tuple[int, int, int]]) -> None:
+        """Beams go on from their parents' histories, as (id, id of the parent, token); the tokens are taken next."""
+        for sequence_id, parent, token in samples:
+            request, sequence = self._by_id[parent]
+            if request.is_beam_search:
+                self.moved_beams += branch(sequence_id, token, sequence, request)
 
     def take(self, sequence_ids: Iterable[int], tokens: Iterable[int], reasons: Iterable[int]) -> None:
         """Tokens have arrived."""

@@ -29,6 +29,7 @@ class Prompt:
         turn: which turn of the speaker, from 0.
         samples: answers asked for (n); a chat goes on with the first.
         adapter: its LoRA adapter.
+        beams: the answers are searched in beams.
     """
 
     tokens: Sequence[int]
@@ -37,6 +38,7 @@ class Prompt:
     turn: int = 0
     samples: int = 1
     adapter: str | None = None
+    beams: bool = False
 
 
 class Traffic:
@@ -66,6 +68,7 @@ class Chat(Traffic):
         seed: of all tokens.
         sampled: share of the requests that ask for several answers.
         samples: how many these ask for.
+        beams: share of these that has them searched in beams.
         adapters: LoRA adapters; speakers take turns in using one of them or none.
     """
 
@@ -81,9 +84,10 @@ class Chat(Traffic):
         seed: int = 0,
         sampled: float = 0.0,
         samples: int = 2,
+        beams: float = 0.0,
         adapters: int = 0,
     ) -> None:
-        self._sampled, self._samples, self._adapters = sampled, samples, adapters
+        self._sampled, self._samples, self._beams, self._adapters = sampled, samples, beams, adapters
         self._turns, self._turn_tokens, self._answer_tokens = turns, turn_tokens, answer_tokens
         self._vocab_size, self._seed = vocab_size, seed
         system = _tokens(random.Random(f"{seed} system"), system_tokens, vocab_size)
@@ -99,7 +103,8 @@ class Chat(Traffic):
         said = _tokens(source, self._turn_tokens + source.randint(-5, 5), self._vocab_size)
         samples = self._samples if source.random() < self._sampled else 1
         adapter = f"adapter-{number}" if (number := speaker % (self._adapters + 1)) else None
-        return Prompt(history + said, self._answer_tokens, speaker, turn, samples, adapter)
+        beams = samples > 1 and source.random() < self._beams
+        return Prompt(history + said, self._answer_tokens, speaker, turn, samples, adapter, beams)
 
 
 def few_shot(

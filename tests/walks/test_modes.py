@@ -1,4 +1,4 @@
-"""Modes in which the host writes blocks between batches: several answers, swap preemption, repair of a device.
+"""Modes in which the host writes blocks between batches: several answers, beams, swap preemption, repair of a device.
 
 The host does it all by itself here, in traffic that is short of device blocks.  Each mode runs with the plugin as it
 is, and once without the seam of ``host.block_writes``: then wrong blocks are served.
@@ -27,18 +27,19 @@ SAMPLED = RunConfig(
     EngineConfig(hbm_blocks=56, clock="coarse", shape=ModelShape(eos_every=30)),
     lambda: Chat(10, 3, seed=1, sampled=0.6, samples=3),
 )
+SEARCHED = dataclasses.replace(SAMPLED, make_traffic=lambda: Chat(10, 3, seed=1, sampled=0.6, samples=3, beams=1.0))
 SWAPPED = RunConfig(
     EngineConfig(hbm_blocks=40, clock="coarse", max_preempt_count=4, cpu_blocks=64),
     lambda: Chat(10, 3, seed=1, system_tokens=20, turn_tokens=24, answer_tokens=60),
 )
 REPAIRED = RunConfig(EngineConfig(hbm_blocks=48), lambda: Chat(8, 3), fail_after=10)
-MODES = {"n": SAMPLED, "swap": SWAPPED, "recovery": REPAIRED}
+MODES = {"n": SAMPLED, "beams": SEARCHED, "swap": SWAPPED, "recovery": REPAIRED}
 
 CASES = [
     pytest.param(name, scheduling, id=f"{name}-{'async' if scheduling else 'sync'}")
     for name in MODES
     for scheduling in (False, True)
-    if not (name == "n" and scheduling)
+    if not (name in {"n", "beams"} and scheduling)
 ]
 
 
@@ -48,8 +49,9 @@ def in_mode(name, **engine):
 
 
 def assert_happened(name, result):
-    if name == "n":
+    if name in {"n", "beams"}:
         assert result.copied_blocks > 0
+        assert (result.moved_beams > 0) is (name == "beams")
         assert result.aborted < result.requests / 2
     elif name == "swap":
         assert result.swapped_blocks > 0
@@ -89,7 +91,9 @@ def test_mode_is_right_with_a_slow_pool(monkeypatch, name, async_scheduling):
     assert_happened(name, result)
 
 
-@pytest.mark.parametrize(("name", "async_scheduling"), [("n", False), ("swap", False), ("swap", True)])
+@pytest.mark.parametrize(
+    ("name", "async_scheduling"), [("n", False), ("beams", False), ("swap", False), ("swap", True)]
+)
 def test_writes_nobody_hears_of_serve_wrong_blocks(monkeypatch, name, async_scheduling):
     """The same runs without the seam."""
     slow_down(monkeypatch)
@@ -111,7 +115,7 @@ def test_repair_nobody_hears_of_serves_wrong_blocks(monkeypatch, async_write):
     assert result.wrong_answers > 0
 
 
-@pytest.mark.parametrize("name", ["n", "swap"])
+@pytest.mark.parametrize("name", ["n", "beams", "swap"])
 def test_oracle_sees_block_operations_that_were_not_done(monkeypatch, name):
     """Copies and swaps that the scheduler ordered and no device carried out."""
     monkeypatch.setattr(Worker, "move_blocks", lambda self, copies, swaps: self.call(lambda: None))

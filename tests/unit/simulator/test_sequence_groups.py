@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from mindie_kvpool_plugin.simulator.beams import reference_beams
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.metadata import batch_metadata
@@ -244,6 +245,9 @@ def test_aborted_group_is_forgotten_by_the_workers():
         ({}, {"n": 3, "best_of": 2}, "n is 3 and best_of 2"),
         ({}, {"n": 17}, "best_of is 17"),
         ({}, {"n": 2, "adapter": "a"}, "adapter"),
+        ({"async_scheduling": True}, {"n": 2, "beams": True}, "asynchronous scheduling"),
+        ({}, {"n": 1, "beams": True}, "two beams"),
+        ({}, {"n": 2, "best_of": 3, "beams": True}, "best_of 3"),
     ],
 )
 def test_group_the_host_does_not_take_is_refused(config, arguments, words):
@@ -264,3 +268,102 @@ def test_forked_context_begins_as_its_parents():
         tokens = context.get_all_input_ids(handles)
         assert np.array_equal(tokens[0, : len(PROMPT)], tokens[1, : len(PROMPT)])
         assert tokens[0, len(PROMPT)] != tokens[1, len(PROMPT)]
+
+
+def _searched(scheduler, prompt, width=3):
+    """Beams 1 to ``width`` of this prompt, which have answered 100 + their number and have blocks of their own."""
+    request = _group(prompt, width)
+    request.is_beam_search = True
+    scheduler.submit(request)
+    scheduler.sent(_next(scheduler))
+    _answer(scheduler, [(number, 1, 100 + number) for number in range(1, width + 1)])
+    scheduler.sent(_next(scheduler))
+    return request
+
+
+def _answer(scheduler, samples):
+    scheduler.branch(samples)
+    scheduler.take([name for name, _, _ in samples], [token for _, _, token in samples], [0] * len(samples))
+
+
+def test_moved_beam_gives_its_blocks_back_and_copies_its_new_parents():
+    """Beam 3 goes on from beam 2: block 4 is given back, 5 is the next free one; beam 1's copy has ended."""
+    scheduler = Scheduler(BlockManager(8, 4), Limits())
+    request = _searched(scheduler, [*A, *B, 9])
+    assert [sample.blocks.block_ids for sample in request.samples] == [[0, 1, 2], [0, 1, 4], [0, 1, 3]]
+    _answer(scheduler, [(-1, 1, EOS_TOKEN), (2, 2, 7), (1, 1, 8), (3, 2, 9)])
+    assert request.ended_beams == [[101, EOS_TOKEN]]
+    assert [sample.answer for sample in request.samples] == [[101, 8], [102, 7], [102, 9]]
+    assert scheduler.moved_beams == 1
+    batch = _next(scheduler)
+    assert batch.copies == [(4, 5)]
+    assert [sample.blocks.block_ids for sample in request.samples] == [[0, 1, 2], [0, 1, 4], [0, 1, 5]]
+    assert scheduler.manager.num_free == 8 - 5
+    scheduler.manager.check_integrity()
+
+
+def test_first_sequence_may_move_too():
+    """It is a beam like the others; nothing is copied twice."""
+    scheduler = Scheduler(BlockManager(8, 4), Limits())
+    request = _searched(scheduler, [*A, 9], width=2)
+    _answer(scheduler, [(2, 2, 7), (1, 2, 8)])
+    batch = _next(scheduler)
+    assert request.answer == [102, 8]
+    assert batch.copies == [(request.children[0].blocks.block_ids[1], request.blocks.block_ids[1])]
+    scheduler.sent(batch)
+    _answer(scheduler, [(2, 2, 5), (1, 1, 6)])
+    assert _next(scheduler).copies == []
+
+
+def test_metadata_of_a_search_in_beams():
+    """The host is told the width as n, and that nothing is drawn."""
+    with Engine(EngineConfig(block_size=4)) as engine:
+        engine.submit(PROMPT, 8, n=3, beams=True)
+        prefill = batch_metadata(engine.scheduler.schedule(), 129, 4, 64)
+        assert (prefill.batch_n.tolist(), prefill.batch_best_of.tolist()) == ([3], [1])
+        assert prefill.batch_use_beam_search.tolist() == [True]
+        assert [ids.tolist() for ids in prefill.reserved_sequence_ids] == [[2, 3]]
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_searches_find_the_beams_of_the_model(tp):
+    """In one batch with an ordinary request and one with several answers; beams move, and some end."""
+    with Engine(EngineConfig(tp=tp, hbm_blocks=48, shape=ModelShape(eos_every=12))) as engine:
+        searches = [engine.submit([first, *PROMPT], 40, n=3, beams=True) for first in range(3)]
+        others = [engine.submit(PROMPT, 30), engine.submit(PROMPT, 30, n=2)]
+        engine.run()
+        assert [wrong_answers(request, engine.config.shape) for request in searches + others] == [0] * 5
+        assert all(len({tuple(sample.answer) for sample in request.samples}) == 3 for request in searches)
+        assert all(request.ended_beams for request in searches)
+        assert engine.scheduler.moved_beams > 0
+        assert (engine.oracle.corruptions, engine.oracle.input_errors, engine.leaked_blocks) == (0, 0, 0)
+
+
+def test_wrong_beam_is_told_from_a_right_one():
+    """One token of one beam, or one beam that ended, is enough."""
+    shape = ModelShape(eos_every=12)
+    request = _group(PROMPT, 3, max_tokens=30)
+    request.is_beam_search, request.state = True, "finished"
+    answers, request.ended_beams = reference_beams(PROMPT, 30, shape.vocab_size, 3, shape.eos_every)
+    for sample, answer in zip(request.samples, answers, strict=True):
+        sample.answer = answer
+    assert wrong_answers(request, shape) == 0
+    request.children[1].answer = [*answers[2][:-1], 5]
+    assert wrong_answers(request, shape) > 0
+    request.children[1].answer = answers[2]
+    request.ended_beams = request.ended_beams[:-1]
+    assert wrong_answers(request, shape) > 0
+
+
+def test_damage_to_a_block_of_all_beams_changes_the_search():
+    """Their tokens and scores are others from then on."""
+    with Engine(EngineConfig()) as engine:
+        request = engine.submit(PROMPT, 8, n=2, beams=True)
+        engine.step()
+        engine.step()
+        for layer in engine.kv_cache():
+            for tensor in layer:
+                tensor[request.blocks.block_ids[0]] = 7
+        engine.run()
+        assert engine.oracle.corruptions > 0
+        assert wrong_answers(request, engine.config.shape) > 0

@@ -194,7 +194,7 @@ class PluginManager:
         finish_reason, finished = self.output_filter.filter_finished_sequences(
             cache_ids, input_metadata, sampling_output
         )
-        if sampling_metadata.best_of_array is not None:
+        if sampling_metadata.best_of_array is not None or sampling_metadata.beam_width_array is not None:
             cache_ids = self.infer_context.fork_context(sampling_output)
         self.plugin_cache_update_manager(
             cache_ids, sampling_output, (result, sampling_metadata), input_metadata.is_prefill

@@ -1,24 +1,43 @@
-"""Draws tokens: the likeliest, or in the prefill of a sequence group as many as it has sequences."""
+"""Draws tokens: the likeliest, in the prefill of a sequence group as many as it has sequences, or beams."""
 
 import numpy as np
 
+from mindie_llm.text_generator.samplers.beam_search import search
 from mindie_llm.text_generator.utils.model_input import SamplingOutput
 
 
 def sample(logits, metadata):
-    if metadata.best_of_array is None:
+    if metadata.best_of_array is None and metadata.beam_width_array is None:
         return _output(logits.argmax(dim=-1).numpy(), metadata.all_sequence_ids, np.ones(len(logits), dtype=np.int64))
-    ranked = logits.argsort(dim=-1, descending=True).numpy()
-    tokens, names = [], []
-    rows = zip(metadata.all_sequence_ids, metadata.best_of_array, metadata.reserved_sequence_ids, strict=True)
-    for row, (sequence_id, best_of, reserved) in enumerate(rows):
-        tokens.extend(ranked[row, :best_of])
-        names.extend([sequence_id, *reserved[: best_of - 1]])
-    repeating = np.repeat(np.arange(len(logits)), metadata.best_of_array)
-    output = _output(np.array(tokens), np.array(names, dtype=np.int64), metadata.best_of_array)
+    picks, sizes, begin = [], [], 0  # a pick: (row, token, sequence id)
+    for sequence_ids, reserved in zip(metadata.batch_sequence_ids, metadata.reserved_sequence_ids, strict=True):
+        rows = range(begin, begin + len(sequence_ids))
+        found = _draw(logits, metadata, rows, [*sequence_ids.tolist(), *reserved.tolist()])
+        picks += found
+        sizes.append(len(found))
+        begin = rows.stop
+    repeating, tokens, names = (np.array(values, dtype=np.int64) for values in zip(*picks, strict=True))
+    output = _output(tokens, names, np.array(sizes))
     output.parent_sequence_ids = metadata.all_sequence_ids[repeating]
     output.repeating_indices = repeating
+    output.logprobs = logits[repeating, tokens].double().numpy()
     return output
+
+
+def _draw(logits, metadata, rows, names):
+    """Of one request: its rows, and the ids of its sequences, the running ones first."""
+    width = 0 if metadata.beam_width_array is None else int(metadata.beam_width_array[rows[0]])
+    if width:
+        scores = metadata.cumulative_logprobs[rows.start : rows.stop]
+        found = search(logits[rows.start : rows.stop].double().numpy(), scores, width, metadata.eos_token_ids, names)
+        return [(rows.start + row, token, name) for row, token, name in found]
+    count = 1 if metadata.best_of_array is None else int(metadata.best_of_array[rows[0]])
+    ranked = logits[rows.start : rows.stop].argsort(dim=-1, descending=True)[:, :count].tolist()
+    return [
+        (row, token, name)
+        for row, own in zip(rows, ranked, strict=True)
+        for token, name in zip(own, names[row - rows.start :], strict=False)
+    ]
 
 
 def _output(tokens, sequence_ids, group_sizes):

@@ -33,6 +33,10 @@ class SamplingMetadata:
     is_prefill: bool
     best_of_array: np.ndarray | None = None
     reserved_sequence_ids: list[np.ndarray] | None = None
+    batch_sequence_ids: list[np.ndarray] | None = None  # per request
+    beam_width_array: np.ndarray | None = None  # per row; 0: not searched in beams
+    cumulative_logprobs: np.ndarray | None = None
+    eos_token_ids: list[int] | None = None
 
 
 @dataclass
@@ -43,6 +47,7 @@ class SamplingOutput:
     parent_sequence_ids: np.ndarray
     group_indices: list[tuple[int, int]]
     repeating_indices: np.ndarray | None = None  # per row of tokens: its row of the batch
+    logprobs: np.ndarray | None = None
 
 
 @dataclass

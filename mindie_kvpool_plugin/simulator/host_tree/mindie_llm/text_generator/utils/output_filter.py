@@ -16,7 +16,8 @@ class OutputFilter:
         limits, ignore_eos = metadata.batch_max_output_lens, metadata.batch_ignore_eos
         if sampling_output.repeating_indices is not None:
             rows = sampling_output.repeating_indices
-            cache_ids, limits, ignore_eos = cache_ids[rows], limits[rows], ignore_eos[rows]
+            cache_ids, limits = cache_ids[rows], limits[rows]
+            ignore_eos = None if ignore_eos is None else ignore_eos[rows]  # sent with the prefill only
         reason = np.zeros_like(cache_ids)
         if self.async_inference:
             reason[context.get_once_end_flag(cache_ids)] = ResponseConfig.EOS

@@ -24,6 +24,8 @@ class BatchContext:
         self.output_len_count = np.zeros(CAPACITY, dtype=np.int32)
         self.last_input_ids = np.zeros(CAPACITY, dtype=np.int64)
         self.last_position_ids = np.zeros(CAPACITY, dtype=np.int32)
+        self.beam_width = np.zeros(CAPACITY, dtype=np.int64)
+        self.cumulative_logprobs = np.zeros(CAPACITY)
         self.pending_cleanup_flags = np.zeros(CAPACITY, dtype=np.bool_)
         self.adapter_ids = {}
 
@@ -36,7 +38,14 @@ class BatchContext:
         return known
 
     def fork(self, children, parents):
-        for values in (self.all_input_ids, self.seq_lens, self.output_len_count, self.last_position_ids):
+        for values in (
+            self.all_input_ids,
+            self.seq_lens,
+            self.output_len_count,
+            self.last_position_ids,
+            self.beam_width,
+            self.cumulative_logprobs,
+        ):
             values[children] = values[parents]
         for child, parent in zip(children, parents, strict=True):
             if parent in self.adapter_ids:
@@ -51,7 +60,14 @@ class BatchContext:
             self.free_handles.append(handle)
             self.adapter_ids.pop(handle, None)
         self.all_input_ids[handles] = self.pad_token_id
-        for values in (self.seq_lens, self.output_len_count, self.last_input_ids, self.last_position_ids):
+        for values in (
+            self.seq_lens,
+            self.output_len_count,
+            self.last_input_ids,
+            self.last_position_ids,
+            self.beam_width,
+            self.cumulative_logprobs,
+        ):
             values[handles] = 0
 
 
@@ -91,8 +107,19 @@ class TGInferContextStore:
         inputs = compose(metadata, context_handles, warmup, hit_mask)
         has_groups = metadata.is_prefill and metadata.batch_best_of is not None and (metadata.batch_best_of > 1).any()
         best_of = metadata.batch_best_of if has_groups else None
-        reserved = metadata.reserved_sequence_ids
-        sampling = SamplingMetadata(metadata.all_sequence_ids, metadata.is_prefill, best_of, reserved)
+        if metadata.is_prefill and metadata.batch_use_beam_search is not None:
+            self._batch_context.beam_width[context_handles] = metadata.batch_n * metadata.batch_use_beam_search
+        widths = self._batch_context.beam_width[context_handles]
+        sampling = SamplingMetadata(
+            metadata.all_sequence_ids,
+            metadata.is_prefill,
+            best_of,
+            metadata.reserved_sequence_ids,
+            metadata.batch_sequence_ids,
+            widths if widths.any() else None,
+            self._batch_context.cumulative_logprobs[context_handles],
+            self.cache_config.eos_token_id,
+        )
         return inputs, sampling, metadata.trace_ids
 
     def splitfuse_concatenate(self, metadata, context_handles, warmup=False, hit_mask=None):
@@ -105,12 +132,15 @@ class TGInferContextStore:
         return inputs, sampling, metadata.batch_seq_len.tolist(), metadata.trace_ids
 
     def fork_context(self, sampling_output):
-        """Handles of all sequences of the sampler's answer; new ones begin as copies of their parents."""
+        """Handles of all sequences of the sampler's answer (-1: a beam that ended).
+
+        New ones, and beams that go on from another's history, begin as copies of their parents.
+        """
         context = self._batch_context
         names, parents = sampling_output.sequence_ids.tolist(), sampling_output.parent_sequence_ids.tolist()
-        handles = [context.handle(name, may_start=True) for name in names]
+        handles = [-1 if name == -1 else context.handle(name, may_start=True) for name in names]
         pairs = [(own, context.handle(parent, False)) for own, parent in zip(handles, parents, strict=True)]
-        children = [(own, parent) for own, parent in pairs if own != parent]
+        children = [(own, parent) for own, parent in pairs if own not in {-1, parent}]
         if children:
             context.fork([own for own, _ in children], [parent for _, parent in children])
         return np.array(handles, dtype=np.int32)
@@ -131,8 +161,11 @@ class TGInferContextStore:
         context.all_input_ids[handles[fits], context.seq_lens[handles[fits]]] = tokens[fits]
         for values in (context.seq_lens, context.output_len_count, context.last_position_ids):
             values[handles] += 1
+        if sampling_output.logprobs is not None:
+            context.cumulative_logprobs[handles] += sampling_output.logprobs[rows]
         if filtered_indices is None:
             return np.array([], dtype=np.int32), np.array([], dtype=np.int64)
+        filtered_indices = filtered_indices[context_handles[filtered_indices] != -1]
         return context_handles[filtered_indices], sampling_output.sequence_ids[filtered_indices]
 
     def clear_finished_context(self, sequence_ids, context_handles):

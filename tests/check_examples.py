@@ -10,7 +10,7 @@ Keys of such a file, in the order they are applied:
     replace: pairs of texts, the first found once or more, all of them replaced.
     gutter: line numbers as viewers copy them: "above" the text, or before each line in a format such as "{:3} ".
     newline, encoding: how it is written; "\n" and "utf-8".
-    files: files beside it, each a merge patch (RFC 7396) to its namesake in ``examples/base/``.
+    files: files beside it, each a merge patch (RFC 7396) to its namesake in ``examples/base/``, or a whole text.
     codes, args: what the check is to report, and with which arguments ("{dir}" is the folder).
 """
 
@@ -82,6 +82,8 @@ def config_bytes(case):
 
 def file_bytes(case, name):
     """A file beside the example's config.json."""
+    if isinstance(case["files"][name], str):
+        return case["files"][name].encode()
     base = json.loads((BASE / name).read_text(encoding="utf-8"))
     return _dump(merged(base, case["files"][name])).encode()
 

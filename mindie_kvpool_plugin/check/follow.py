@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mindie_kvpool_plugin.check.formats import Format, other_format
 from mindie_kvpool_plugin.check.situation import Disk, FileFacts, Situation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES, load_bytes
 from mindie_kvpool_plugin.options.memcache import key_value_lines
+
+KV_POOL = ("BackendConfig", "kvPoolConfig")
 
 
 @dataclass(slots=True)
@@ -26,6 +29,7 @@ class OtherFile:
         value: its content as an object; also for ``key = value`` files.
         stands_in: it lies beside config.json, and is taken for one that this machine lacks.
         given: named on the command line.
+        format: what it is instead of JSON: "YAML", "INI" or ""; then it has no value.
     """
 
     path: Path
@@ -34,6 +38,7 @@ class OtherFile:
     value: Any = None
     stands_in: bool = False
     given: bool = False
+    format: Format = ""
 
 
 @dataclass(slots=True)
@@ -71,7 +76,16 @@ def follow(root: Any, situation: Situation, disk: Disk) -> Followed:
 
 
 def _pool(root: Any, situation: Situation, disk: Disk) -> OtherFile | None:
-    kv_pool = _get(root, "BackendConfig", "kvPoolConfig")
+    found = _named_pool(root, situation, disk)
+    # MemCache's own file is one of key = value lines
+    if found is not None and found.document is not None and _get(root, *KV_POOL, "backend") != "memcache":
+        found.format = other_format(found.document.text)
+        found.value = None if found.format else found.value
+    return found
+
+
+def _named_pool(root: Any, situation: Situation, disk: Disk) -> OtherFile | None:
+    kv_pool = _get(root, *KV_POOL)
     named, backend = _get(kv_pool, "configPath"), _get(kv_pool, "backend")
     if situation.pool_file is not None:
         return _read(situation.pool_file, disk, given=True, bom_is_error=True)

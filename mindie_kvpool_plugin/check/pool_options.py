@@ -20,7 +20,7 @@ from mindie_kvpool_plugin.check.rules.view import section, text
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import unknown_key
 from mindie_kvpool_plugin.check.schema.records import property_schema
-from mindie_kvpool_plugin.check.schema.stage import check_schema, expectation
+from mindie_kvpool_plugin.check.schema.stage import check_schema, choices, closest_choice, expectation, is_quoted
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.options.pool_file import RECORDS, SECTION, judge
 from mindie_kvpool_plugin.options.problems import Problem
@@ -45,7 +45,7 @@ _CODES = {
 def pool_findings(root: Any, pool: OtherFile | None) -> list[Finding]:
     """Syntax and options of the pool file, told at the key that names it."""
     backend = text(section(root, "BackendConfig", "kvPoolConfig"), "backend")
-    if pool is None or pool.document is None or backend not in BACKENDS:
+    if pool is None or pool.document is None or pool.format or backend not in BACKENDS:
         return []
     document, value = pool.document, pool.value
     found = [_in_pool(finding, document) for finding in document.findings if not is_harmless(finding, value)]
@@ -88,9 +88,16 @@ def _told(problem: Problem, content: Mapping[str, Any], backend: str) -> Finding
     if problem.kind == "missing":
         return _missing(name, above, schema)
     params: dict[str, Any] = {"key": name, "expected": expectation(schema)}
+    variant = ""
     if problem.kind == "point":
         params = {"meant": int(problem.value)}
-    return _CODES[problem.kind].found(above + pointer(name), outcome="late", value=problem.value, params=params)
+    elif problem.kind == "choice":
+        variant, more = closest_choice(problem.value, choices(schema))
+        params |= more
+    elif problem.kind == "type" and is_quoted(problem.value, schema):
+        variant = "quoted"
+    found = _CODES[problem.kind].found
+    return found(above + pointer(name), outcome="late", value=problem.value, params=params, variant=variant)
 
 
 def _missing(name: str, above: str, schema: profiles.Schema) -> Finding:

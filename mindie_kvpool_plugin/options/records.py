@@ -110,7 +110,7 @@ class MooncakeOptions:
     metadata_server: str = "P2PHANDSHAKE"
     global_segment_size: int = field(default=3_355_443_200, metadata=SIZE)
     local_buffer_size: int = field(default=GIB, metadata=SIZE)
-    protocol: Literal["tcp", "rdma", "ascend"] = "ascend"
+    protocol: Literal["ascend", "tcp", "rdma"] = "ascend"
     device_name: str = field(default="", metadata=MAY_BE_EMPTY)
     use_ascend_direct: bool = True
     max_slices_in_flight: int = field(default=512, metadata=count("slices", advised=2000))

@@ -47,6 +47,20 @@ def refused(view: View, kind: Kind) -> Iterator[Fault]:
             yield fault(*AT, place=at_key(view.followed.pool, *problem.path), severity="error", size=problem.value)
 
 
+@rule(
+    "CF-23", "error", "late",
+    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    wrong="local_hostname: 192.168.10.11",
+    right='{"local_hostname": "192.168.10.11", ...}',
+)  # fmt: skip
+def pool_file_is_json(view: View) -> Iterator[Fault]:
+    """YAML and ini files, which other software of the field takes."""
+    pool = view.followed.pool
+    if pool is not None and pool.format and view.is_pool:
+        excerpt = pool.document.excerpt(1, 1)[0] if pool.document is not None else ""
+        yield fault(*AT, place=Elsewhere(str(pool.path), 1, 1, excerpt), format=pool.format)
+
+
 def ranks_on_node(view: View) -> int:
     """Ranks of this node: each has its own segment."""
     world = worker_integer(view.models[0], "worldSize") if view.models else None

@@ -8,16 +8,18 @@ numbers the host cuts to integers.  That walk also bounds the work, whatever the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.findings import Finding, Outcome, Severity, pointer
+from mindie_kvpool_plugin.check.findings import Code, Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import unknown_key
 from mindie_kvpool_plugin.check.schema.profiles import Schema
+from mindie_kvpool_plugin.options import typos
 
 # no service has more devices, adapters or certificates; a longer list is cut and reported
 MAX_ITEMS = 1024
@@ -29,6 +31,9 @@ MAX_DEPTH = 40
 MAX_KEYS = 100
 # a file with more is reported by its first ones
 MAX_FINDINGS = 200
+
+# a number, or one of JSON's words
+_PLAIN = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?|true|false|null")
 
 _KINDS = {
     "type": codes.WRONG_TYPE,
@@ -167,9 +172,44 @@ def _violation(error: Any, value: Any, outcome: Outcome) -> Finding | None:
         severity, outcome = "warning", "silent"
     if keyword == "required":
         return _missing(error, path, severity, outcome)
+    found = _at(value, path)
     params = {"expected": expectation(owner), "key": str(path[-1]) if path else "the file"}
     kind = _KINDS.get(keyword, codes.WRONG_FORM)
-    return kind.found(pointer(*path), severity=severity, outcome=outcome, value=_at(value, path), params=params)
+    variant, more = _guess(kind, found, owner)
+    return kind.found(
+        pointer(*path), severity=severity, outcome=outcome, value=found, params=params | more, variant=variant
+    )
+
+
+def _guess(kind: Code, found: Any, owner: Schema) -> tuple[str, dict[str, Any]]:
+    """What was probably meant by a value: the variant of the message, and what it needs."""
+    if kind is codes.NO_CHOICE:
+        return closest_choice(found, owner.get("enum", ()))
+    if kind is codes.WRONG_TYPE and is_quoted(found, owner):
+        return "quoted", {}
+    return "", {}
+
+
+def closest_choice(found: Any, choices: Iterable[Any]) -> tuple[str, dict[str, Any]]:
+    """The choice that a text was probably meant to be, as variant and parameter of ``NO_CHOICE``."""
+    words = [choice for choice in choices if isinstance(choice, str) and choice]
+    close = typos.closest(found.strip(), words) if isinstance(found, str) else None
+    return ("close", {"close": close}) if close is not None else ("", {})
+
+
+def choices(schema: Schema) -> list[Any]:
+    """What a value may be, where that is a list."""
+    found: list[Any] = (schema["anyOf"][0] if "anyOf" in schema else schema).get("enum", [])
+    return found
+
+
+def is_quoted(found: Any, owner: Schema) -> bool:
+    """Whether a text holds what should stand there itself: an object, a list, a number, true or false."""
+    kind = str(owner.get("type"))
+    if not isinstance(found, str) or "string" in kind:
+        return False
+    start = {"object": "{", "array": "["}.get(kind)
+    return found.lstrip().startswith(start) if start is not None else _PLAIN.fullmatch(found.strip()) is not None
 
 
 def _missing(error: Any, path: list[str | int], severity: Severity, outcome: Outcome) -> Finding:
@@ -214,7 +254,9 @@ def _expected(schema: Schema) -> Iterator[str]:
     if "anyOf" in schema:  # choices in any case, see records
         schema = schema["anyOf"][0]
     if "enum" in schema:
-        yield " | ".join(json.dumps(choice) for choice in schema["enum"])
+        yield ", ".join(
+            choice if isinstance(choice, str) and choice else json.dumps(choice) for choice in schema["enum"]
+        )
         return
     kinds = schema.get("type", [])
     yield from ([kinds] if isinstance(kinds, str) else ["/".join(kinds)] if kinds else [])

@@ -40,6 +40,28 @@ def test_schema_finds_one_thing(name, value, code, severity):
     assert [(f.code, f.severity, f.path) for f in findings] == [(code, severity, path_of(name))]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "code", "variant"),
+    [
+        ("K.backend", "Mooncake", "SC-04", "close"),
+        ("K.backend", "mooncake ", "SC-04", "close"),
+        ("K.backend", "kv_pool", "SC-04", ""),
+        ("S.inferMode", "standart", "SC-04", "close"),
+        ("B.kvPoolConfig", '{"backend":"mooncake"}', "SC-02", "quoted"),
+        ("B.kvPoolConfig", "mooncake", "SC-02", ""),
+        ("B.npuDeviceIds", "[[0]]", "SC-02", "quoted"),
+        ("S.port", "1025", "SC-02", "quoted"),
+        ("S.httpsEnabled", "false", "SC-02", "quoted"),
+        ("S.httpsEnabled", "no", "SC-02", ""),
+        ("S.ipAddress", 5, "SC-02", ""),
+    ],
+)
+def test_schema_says_what_was_probably_meant(name, value, code, variant):
+    """Another spelling of a choice, or a value in quotes."""
+    told = [f.variant for f in found({name: value}) if (f.code, f.path) == (code, path_of(name))]
+    assert told == [variant]
+
+
 def test_schema_is_mild_where_the_host_does_not_look():
     """A certificate path of the wrong type matters only while its switch is on."""
     findings = found({"S.interCommTlsCert": 5, "S.interCommTLSEnabled": False})

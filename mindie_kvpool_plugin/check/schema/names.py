@@ -31,7 +31,7 @@ def unknown_key(
         is_forbidden: the section refuses what it does not know.
     """
     at, item = section + pointer(key), values[key]
-    params: dict[str, Any] = {"key": key[:60], "section": section.rpartition("/")[2] or "the file"}
+    params: dict[str, Any] = {"key": key[:60], "section": section_name(section)}
     severity: Severity | None = "error" if is_forbidden else None
     outcome: Outcome | None = "late" if is_forbidden else None
     if is_comment(key):
@@ -46,3 +46,21 @@ def unknown_key(
     variant = "elsewhere" if key in owners else ""
     params |= {"owner": owners[key][0]} if key in owners else {}
     return codes.UNKNOWN_KEY.found(at, severity=severity, outcome=outcome, value=item, params=params, variant=variant)
+
+
+def section_name(section: str) -> str:
+    """What a section is called in a sentence: its key, with the number of the entry for one of a list."""
+    *above, name = ["", *section.split("/")[1:]]
+    if name.isdecimal() and above[-1:] != [""]:
+        return f"{above[-1]}[{name}]"
+    return name or "the file"
+
+
+def dead_key(key: str, known: Mapping[str, Mapping[str, Any]], section: str, values: Mapping[str, Any]) -> Finding:
+    """A finding about a key of older versions: with a look-alike that is read, that one was meant."""
+    at, item = section + pointer(key), values[key]
+    close = closest(key, [name for name in known if not known[name].get("deprecated")])
+    if close is None:
+        return codes.DEAD_KEY.found(at, value=item, params={"key": key, "why": known[key]["description"]})
+    params = {"key": key, "section": section_name(section), "close": close}
+    return codes.MISSPELT_KEY.found(at, value=item, params=params, variant="both" if close in values else "")

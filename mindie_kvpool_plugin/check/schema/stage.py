@@ -17,7 +17,7 @@ from typing import Any
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Code, Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.check.schema import profiles
-from mindie_kvpool_plugin.check.schema.names import unknown_key
+from mindie_kvpool_plugin.check.schema.names import dead_key, unknown_key
 from mindie_kvpool_plugin.check.schema.profiles import Schema
 from mindie_kvpool_plugin.options import typos
 
@@ -128,8 +128,7 @@ def _prepared_object(
     for number, (key, item) in enumerate(value.items()):
         if key in known:
             if profiles.resolve(known[key], walk.root).get("deprecated"):
-                params = {"key": key, "why": known[key]["description"]}
-                walk.findings.append(codes.DEAD_KEY.found(pointer(*path, key), value=item, params=params))
+                walk.findings.append(dead_key(key, known, pointer(*path), value))
             copy[key] = _prepared(item, known[key], (*path, key), walk, depth + 1)
         elif known and number < MAX_KEYS:
             is_forbidden = schema.get("additionalProperties") is False

@@ -102,6 +102,9 @@ class Finding:
         length: characters to underline.
         place: set when the fault is in another file; ``path`` then names the key that refers to it.
         edits: what ``--fix`` would do; empty when the repair needs a decision.
+        inner: offsets inside the text at ``path`` that it is about, where that is only a part of it.
+        alike: how many more of the same kind it stands for.
+        followers: how many more findings follow from it.
     """
 
     kind: Code
@@ -116,6 +119,9 @@ class Finding:
     length: int = 1
     place: Elsewhere | None = None
     edits: tuple[Edit, ...] = ()
+    inner: tuple[int, int] | None = None
+    alike: int = 0
+    followers: int = 0
 
     @property
     def code(self) -> str:

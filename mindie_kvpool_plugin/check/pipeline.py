@@ -6,6 +6,7 @@ host bugs that mask a fault are not copied.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ class CheckReport:
         findings: worst first, then by place.
         pool: the pool file, if one was read.
         is_pool_file: the file itself is one, checked without a configuration.
+        counts: errors and warnings, those counted that follow from others and are not told.
     """
 
     document: Document
@@ -44,6 +46,7 @@ class CheckReport:
     findings: list[Finding]
     pool: OtherFile | None = None
     is_pool_file: bool = False
+    counts: tuple[int, int] = (0, 0)
 
     @property
     def verdict(self) -> Verdict:
@@ -73,13 +76,18 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
         findings += all_rules(View(document.value, situation, followed))
         findings += _distinct(pool_findings(document.value, followed.pool))
     ordered = sorted(_placed(_distinct(findings), document), key=_order)
-    return CheckReport(document, situation, ordered[:MAX_FINDINGS], followed.pool, is_pool_file)
+    told, counts = ordered[:MAX_FINDINGS], _counts(findings)
+    return CheckReport(document, situation, told, followed.pool, is_pool_file, counts)
 
 
 def _size(data: bytes, situation: Situation, disk: Disk) -> int:
     """Bytes of the whole file: of a large one only the beginning was read."""
     path = situation.config_path
     return max(len(data), disk.facts(path).size if path is not None else 0)
+
+def _counts(findings: Iterable[Finding]) -> tuple[int, int]:
+    found = Counter(finding.severity for finding in findings for _ in range(1 + finding.alike))
+    return found["error"], found["warning"]
 
 
 def _distinct(findings: Iterable[Finding]) -> list[Finding]:

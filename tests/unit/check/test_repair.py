@@ -1,12 +1,14 @@
 """--fix: what is unambiguous is repaired, the rest of the file stays byte for byte."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from mindie_kvpool_plugin.check.findings import Edit
 from mindie_kvpool_plugin.check.repair import apply_edits, repair
 from mindie_kvpool_plugin.check.situation import Situation
+from mindie_kvpool_plugin.check.text.document import Document
 from tests.check_examples import MINIMAL, changed
 
 GOOD = json.dumps(MINIMAL, indent=2)
@@ -79,3 +81,30 @@ def test_repair_uncovers_and_repairs_the_next_mistake():
 def test_edits_apply_from_the_end_and_never_overlap():
     """An edit inside another waits for the next round."""
     assert apply_edits("abcdef", [Edit(1, 2, "X"), Edit(4, 6, "Y"), Edit(3, 5, "Z")]) == "aXcdY"
+
+
+def test_round_that_reads_otherwise_than_foreseen_is_not_accepted(monkeypatch):
+    """Whatever is proposed: an edit that takes a value away, or gives another one, stays out."""
+    text = GOOD.replace('"port": 1025', '"port"： 1025')
+    at = text.index('"metricsPort"')
+    honest = Document.placed
+
+    def careless(self, finding, start, end):
+        return replace(honest(self, finding, start, end), edits=(Edit(at, at + 20, ""),))
+
+    assert fixed(text) == GOOD
+    monkeypatch.setattr(Document, "placed", careless)
+    assert fixed(text) == text
+
+
+def test_good_edits_are_taken_where_another_one_is_not(monkeypatch):
+    """One by one, if they fail together."""
+    text = GOOD.replace('"port": 1025', '"port"： 1025').replace('"maxLinkNum": 300', "'maxLinkNum': 300")
+    honest = Document.placed
+
+    def careless(self, finding, start, end):
+        placed = honest(self, finding, start, end)
+        return replace(placed, edits=(Edit(start, end, "1"),)) if finding.code == "JS-08" else placed
+
+    monkeypatch.setattr(Document, "placed", careless)
+    assert fixed(text) == GOOD.replace('"maxLinkNum": 300', "'maxLinkNum': 300")

@@ -40,6 +40,12 @@ UTF16 = Code(
     wrong='saved as "Unicode" (UTF-16)',
     right='saved as UTF-8',
 )  # fmt: skip
+NOT_TEXT = Code(
+    "FI-10", "error", "boot", _READING,
+    wrong='a program, an archive or a picture',
+    right='the config.json of the service',
+    is_hopeless=True,
+)  # fmt: skip
 TOO_DEEP = Code(
     "FI-08", "error", "boot", _READING,
     wrong='[[[[ ... 10,000 levels ... ]]]]',
@@ -182,6 +188,17 @@ INNER_QUOTES = Code(
     "JS-27", "error", "boot", _READING,
     wrong='"plugin_params": "{"plugin_type":"prefix_cache"}"',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
+)  # fmt: skip
+MERGE_CONFLICT = Code(
+    "JS-28", "error", "boot", _READING,
+    wrong='<<<<<<< HEAD\n"port": 1025,\n=======\n"port": 1035,\n>>>>>>> other',
+    right='"port": 1025,',
+    is_hopeless=True,
+)  # fmt: skip
+PASTED_AROUND = Code(
+    "JS-29", "error", "boot", _READING,
+    wrong='```json\n{"ServerConfig": {...}}\n```',
+    right='{"ServerConfig": {...}}',
 )  # fmt: skip
 MISSING_KEY = Code(
     "SC-01", "error", "boot", _TYPES,

@@ -44,7 +44,7 @@ def _texts(lang: Language) -> dict[str, str]:
 def words(key: str, lang: Language, /, **params: Any) -> str:
     """A text with its placeholders filled; the key itself when there is none.
 
-    A value is a name or a number, or a refusal, whose sentence in this language is inserted whole.
+    A value is a name or a number, or a refusal or a finding, whose sentence in this language is inserted whole.
     """
     return _filled(_texts(lang).get(key, key), params, lang)
 
@@ -56,7 +56,12 @@ def has_text(key: str, lang: Language) -> bool:
 
 def message(finding: Finding, lang: Language) -> str:
     """What is wrong."""
-    return words(f"{finding.message_id}.message", lang, **_params(finding))
+    text = words(f"{finding.message_id}.message", lang, **_params(finding))
+    if finding.alike:
+        text += words("report.alike", lang, count=finding.alike)
+    if finding.followers:
+        text += words("report.follow", lang, count=finding.followers)
+    return text
 
 
 def hint(finding: Finding, lang: Language) -> str:
@@ -75,6 +80,8 @@ def _filled(text: str, params: Mapping[str, Any], lang: Language) -> str:
         param = params[match[1]]
         if isinstance(param, Refusal):
             return param(lang)
+        if isinstance(param, Finding):
+            return message(param, lang)
         found = str(param)[:_MAX_PARAM_CHARS]
         return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in found)
 

@@ -85,6 +85,7 @@ def _size(data: bytes, situation: Situation, disk: Disk) -> int:
     path = situation.config_path
     return max(len(data), disk.facts(path).size if path is not None else 0)
 
+
 def _counts(findings: Iterable[Finding]) -> tuple[int, int]:
     found = Counter(finding.severity for finding in findings for _ in range(1 + finding.alike))
     return found["error"], found["warning"]

@@ -41,6 +41,9 @@ BLANK: /[ \t\r\n]+/
 MISTAKES = r"""
 INNER_QUOTES.8: /"\{\s*"[A-Za-z_][^\r\n]{0,600}?\}"(?=\s*(?:[,}\r\n]|$))/
 MIXED_QUOTES.7: /"[^"“”\\\r\n]*[“”](?=\s*(?:[:,}\]\r\n]|$))/
+QUOTED_TWICE.9: /""[^"\s,:{}\[\]\\][^"\r\n\\]*""(?=[ \t]*(?:[:,}\]\r\n]|$))/
+HALF_KEY.8: /"[A-Za-z_][\w.\-]*[ \t]*:[ \t]*(?="[^"\r\n]*"[ \t]*(?:[,}\]\r\n]|$))/
+HALF_STRING.3: /[\w\/.][^"\r\n,{}\[\]:\s]*(?::[^"\r\n,{}\[\]:\s]+)*"(?=[ \t]*(?:[:,}\]\r\n]|$))/
 OPEN_STRING.1: /"[^"\\\r\n]*(?:\\[^\r\n][^"\\\r\n]*)*\\?/
 CURLY_STRING.5: /[“”„‟＂〝″][^“”„‟＂〞″"\r\n]*[“”„‟＂〞″"]/
 SINGLE_STRING.5: /['‘’＇](?:[^'‘’＇\\\r\n]|\\[^\r\n]){0,400}['‘’＇]/
@@ -50,13 +53,19 @@ WIDE_COLON: /[：﹕︓=]>?/
 WIDE_COMMA: /[，、；﹐;]/
 WIDE_BRACKET: /[｛｝［］【】]/
 ODD_BLANK: /[\u00a0\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f\u2060\u3000\ufeff\u0085\v\f]+/
-BAD_NUMBER.3: /[+-]?\.?[0-9][\w.]*(?:(?<=[eE])[+-][\w.]*)?/
-WORD.2: /[^\W\d][\w.\-\/$\\]*/
+NUL: /\x00+/
+BULLET: /[•●▪◦‣⁃■□○◆◇►▶][ \t]*/
+WIDE_NUMBER.5: /[+\-－＋]?[0-9０-９.．]*[０-９][0-9０-９.．]*/
+BAD_NUMBER.2: /[+-]?\.?[0-9][\w.]*(?:(?<=[eE])[+-][\w.]*)?/
+WORD.2: /[^\W\d](?:[\w.\-\/$\\]|:\/\/)*/
 OTHER.-9: /[\s\S]/
 """
 
 _EXTRA = (
     "INNER_QUOTES",
+    "QUOTED_TWICE",
+    "HALF_KEY",
+    "HALF_STRING",
     "MIXED_QUOTES",
     "OPEN_STRING",
     "CURLY_STRING",
@@ -67,6 +76,9 @@ _EXTRA = (
     "WIDE_COMMA",
     "WIDE_BRACKET",
     "ODD_BLANK",
+    "NUL",
+    "BULLET",
+    "WIDE_NUMBER",
     "BAD_NUMBER",
     "WORD",
     "OTHER",
@@ -154,7 +166,7 @@ def scalar_value(token: Token) -> Any:
     try:
         value = json.loads(text, strict=False)
     except ValueError:
-        # a bad escape, or an integer of thousands of digits
+        # half an escape, or an integer of thousands of digits
         value = text[1:-1] if text.startswith('"') else float("inf")
     # half of a surrogate pair can neither be printed nor hashed into a schema
     return value.encode("utf-8", "replace").decode("utf-8") if isinstance(value, str) else value

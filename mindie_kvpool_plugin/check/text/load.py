@@ -24,6 +24,13 @@ MAX_BYTES = 10 * 1024 * 1024
 MAX_WATCHED_CHARS = 1024 * 1024
 # the tolerant parser is pure Python and names causes for people: a file larger than this has one cause
 MAX_TOLERANT_CHARS = 1024 * 1024
+# in a longer beginning with a larger share of control characters nobody typed the text
+_EXAMINED_BYTES = 4096
+MAX_CONTROLS = 8
+MAX_CONTROL_SHARE = 0.02
+_CONTROLS = bytes(range(9)) + bytes(range(14, 32)) + b"\x7f"
+# so many repairable mistakes of a kind are told one by one, more as one
+MAX_ALIKE = 3
 _BLANKS = " \t\r\n"
 # longer pointers are cut: nesting of thousands of levels would make them quadratic
 MAX_PATH_CHARS = 1000
@@ -42,9 +49,18 @@ def load_bytes(data: bytes, name: str, *, bom_is_error: bool = False, size: int 
             params={"size": max(size, len(data)), "limit": MAX_BYTES}, line=1, column=1
         )
         return Document(name, "", findings=[finding])
+    if _is_binary(data):
+        return Document(name, "", findings=[codes.NOT_TEXT.found(line=1, column=1)])
     document = _decoded(data, name, bom_is_error=bom_is_error)
     _parse(document)
     return document
+
+
+def _is_binary(data: bytes) -> bool:
+    """Whether the beginning holds more control characters than a few slips of an editor leave."""
+    head = data[:_EXAMINED_BYTES]
+    controls = len(head) - len(head.translate(None, _CONTROLS))
+    return not head.startswith(_UTF16) and controls > max(MAX_CONTROLS, MAX_CONTROL_SHARE * len(head))
 
 
 def _decoded(data: bytes, name: str, *, bom_is_error: bool) -> Document:
@@ -128,7 +144,7 @@ def _check_end(document: Document) -> None:
     if rest:
         start = len(document.text) - len(rest)
         # more than brackets may be a section that one brace too many cut off: that is for the user to decide
-        edits = (Edit(document.end, len(document.text), "\n"),) if not rest.strip("]}, \t\r\n") else ()
+        edits = (Edit(document.end, len(document.text), "\n"),) if not rest.strip("]}, \t\r\n\0") else ()
         finding = codes.TEXT_BEHIND.found(value=rest[:40], edits=edits)
         document.findings.append(document.placed(finding, start, start + len(rest.split("\n", 1)[0])))
 
@@ -142,11 +158,30 @@ def _parse_tolerantly(document: Document, refusal: Exception | None) -> None:
     document.value = parsed.root.value if parsed.root is not None else None
     document.is_valid = parsed.complete and not parsed.findings and document.value is not None
     document.end = len(document.text)
-    document.findings += [document.placed(finding, start, end) for finding, start, end in parsed.findings]
+    document.findings += _without_repeats([document.placed(found, a, b) for found, a, b in parsed.findings])
     if not parsed.findings and not document.is_valid:
         document.findings.append(_unexplained(document, refusal))
     if parsed.root is not None:
         _report_duplicates(document)
+
+
+def _without_repeats(findings: list[Finding]) -> list[Finding]:
+    """A slip of the same kind all over the file is one finding: the first, with the repairs of all."""
+    kinds: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        kinds.setdefault((finding.message_id, str(finding.value) if not finding.edits else ""), []).append(finding)
+    told = []
+    for alike in kinds.values():
+        limit = 1 if alike[0].kind is codes.ELLIPSIS else MAX_ALIKE
+        if len(alike) <= limit or alike[0].kind in _ONE_BY_ONE:
+            told += alike
+            continue
+        edits = tuple(edit for each in alike for edit in each.edits)
+        told.append(replace(alike[0], edits=edits, alike=len(alike) - 1))
+    return told
+
+
+_ONE_BY_ONE = (codes.NOT_CLOSED, codes.WRONG_BRACKET)
 
 
 def _unexplained(document: Document, refusal: Exception | None) -> Finding:

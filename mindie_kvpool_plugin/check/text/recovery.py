@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from lark import Token
@@ -18,8 +18,10 @@ from lark.exceptions import LarkError
 
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Code, Edit, Finding
-from mindie_kvpool_plugin.check.text import tokens as lexical
+from mindie_kvpool_plugin.check.text import paste
+from mindie_kvpool_plugin.check.text.brackets import CLOSER, TEXT, Brackets, Opened
 from mindie_kvpool_plugin.check.text.grammar import Node, parser
+from mindie_kvpool_plugin.check.text.tokens import repaired_tokens
 
 # about half a second of pure-Python parsing; a service config has some 600 tokens
 MAX_TOKENS = 60_000
@@ -28,8 +30,7 @@ MAX_ERRORS = 60
 # the host's own parser recurses and dies without a message somewhere above this depth
 MAX_DEPTH = 8_000
 
-_CLOSER = {"LBRACE": "RBRACE", "LBRACKET": "RBRACKET"}
-_TEXT = {"LBRACE": "{", "RBRACE": "}", "LBRACKET": "[", "RBRACKET": "]", "COLON": ":", "COMMA": ","}
+_ABOUT_BRACKETS = (codes.NOT_CLOSED, codes.WRONG_BRACKET, codes.TEXT_BEHIND)
 _VALUES = frozenset({"STRING", "NUMBER", "LITERAL", "LBRACE", "LBRACKET"})
 
 
@@ -72,19 +73,20 @@ def parse_valid(text: str) -> Node | None:
 def parse_broken(text: str, *, is_whole: bool = True) -> Parsed:
     """The tree of a text that is not valid JSON, with everything that had to be repaired.
 
+    Where brackets do not match, the indentation is asked, and the reading with fewer errors is taken.
+
     Args:
         text: the file, or as much of it as is worth examining.
         is_whole: False when more follows: what is open at the end is then no fault.
     """
-    gutter = lexical.gutter_numbers(text)
-    recovery = _Recovery(lexical.blanked(text, gutter))
-    if gutter:
-        first, last = gutter[0], gutter[-1]
-        edits = tuple(lexical.gutter_edit(text, *span) for span in gutter)
-        params = {"first": text[slice(*first)], "last": text[slice(*last)]}
-        finding = codes.LINE_NUMBER.found(value=params["first"], params=params, variant="gutter", edits=edits)
-        recovery.found.findings.append((finding, *first))
-    return recovery.run(is_whole=is_whole)
+    blanked, pasted = paste.cleaned(text)
+    found = _Recovery(blanked, by_indent=False).run(is_whole=is_whole)
+    if any(finding.kind in _ABOUT_BRACKETS for finding, _, _ in found.findings):
+        by_indent = _Recovery(blanked, by_indent=True).run(is_whole=is_whole)
+        if by_indent.complete and len(by_indent.findings) <= len(found.findings):
+            found = by_indent
+    found.findings[:0] = pasted
+    return found
 
 
 class _Recovery:
@@ -94,22 +96,29 @@ class _Recovery:
     them), the last token handed over, and a comma held back until what follows it is known.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, by_indent: bool) -> None:
         self.text = text
+        self.by_indent = by_indent
         self.found = Parsed(root=None)
         lark = parser(tolerant=True)
         self.stream: Iterator[Token] = lark.lex(text)
         self.steps = lark.parse_interactive("")
-        self.open: list[tuple[Token, str]] = []
+        self.brackets = Brackets(text)
         self.last: Token | None = None
         self.last_key = ""
         self.comma: Token | None = None
         self.done = False
+        self.doubtful: set[int] = set()
+        self.num_counted = 0
+
+    @property
+    def open(self) -> list[Opened]:
+        return self.brackets.open
 
     def run(self, *, is_whole: bool) -> Parsed:
         """Feed everything, close what is open."""
         try:
-            for token in lexical.repaired_tokens(self.stream, self.text, self._report, MAX_TOKENS):
+            for token in repaired_tokens(self.stream, self.text, self._report, MAX_TOKENS):
                 if token.type == "STOP":
                     self.found.complete = False
                     break
@@ -133,8 +142,10 @@ class _Recovery:
         if kind == "COMMA" and self.comma is None and self._can("COMMA"):
             self.comma = token
             return
-        if kind == "STRING" and self._is_member_in_array() and self._colon_follows(token):
-            self._close_missing(token)
+        if kind == "STRING" and self._colon_follows(token):
+            self._before_key(token)
+        elif self.by_indent and kind in {"RBRACE", "RBRACKET"}:
+            self._close_left_open(self.brackets.left_open_before_closer(token), token)
         if self.comma is not None and not self._settle_comma(token):
             return
         for _ in range(6):  # each round repairs one thing in front of the token
@@ -143,6 +154,15 @@ class _Recovery:
                 return
             if not self._make_room(token):
                 return
+
+    def _before_key(self, token: Token) -> None:
+        """Brackets that must have been closed, or opened, before a key can stand here."""
+        if self.last is not None and self.last.type in {"COLON", "LBRACKET"} and self._is_opener_missing(token):
+            self._open_missing(token)
+        elif self.by_indent and self.last is not None and self.brackets.left_open_before_key(token):
+            self._close_left_open(self.brackets.left_open_before_key(token), token)
+        elif self._is_member_in_array():
+            self._close_missing(token)
 
     def _before_root(self, token: Token) -> None:
         if token.type == "NUMBER" and str(token).isdigit() and self._first_on_line(token):
@@ -183,7 +203,7 @@ class _Recovery:
         return self._at_key(token) if kind != "COMMA" else self._drop(codes.EXTRA_COMMA, token)
 
     def _at_colon(self, token: Token) -> bool:
-        if token.type in _VALUES:
+        if token.type in _VALUES and not (token.type == "STRING" and self._colon_follows(token)):
             self._insert(codes.MISSING_COLON, "COLON", token, key=self.last_key)
             return True
         # "key", or "key"}: neither colon nor value
@@ -209,16 +229,21 @@ class _Recovery:
             return self._close_other(token)
         if token.type == "COLON":
             return self._drop(codes.MISPLACED, token)
-        if self._first_on_line(token) and token.type == "NUMBER" and str(token).isdigit():
-            return self._drop(codes.LINE_NUMBER, token, delete=True)
+        if self.open[-1].token.type == "LBRACE" and not (token.type == "STRING" and self._colon_follows(token)):
+            return self._drop_number(token) if token.type == "NUMBER" else self._drop(codes.MISPLACED, token)
         self._insert(codes.MISSING_COMMA, "COMMA", token)
         return True
+
+    def _drop_number(self, token: Token) -> bool:
+        """A number where a key belongs: in front of one, at the start of a line, it came from a margin."""
+        is_margin = str(token).isdigit() and self._first_on_line(token) and self._key_follows(token)
+        return self._drop(codes.LINE_NUMBER if is_margin else codes.MISPLACED, token, delete=is_margin)
 
     def _at_key(self, token: Token) -> bool:
         if token.type in {"RBRACE", "RBRACKET"}:
             return self._close_other(token)
         if token.type == "NUMBER" and str(token).isdigit() and not self._colon_follows(token):
-            return self._drop(codes.LINE_NUMBER, token, delete=self._first_on_line(token))
+            return self._drop_number(token)
         if token.type in {"NUMBER", "LITERAL"}:
             self._report_token(codes.NO_QUOTES, token, edits=(Edit(*_span(token), f'"{token}"'),))
             self._hand_over(Token.new_borrow_pos("STRING", f'"{token}"', token))
@@ -236,25 +261,53 @@ class _Recovery:
         """A closer that does not match the innermost opener."""
         if not self.open:
             return self._drop(codes.WRONG_BRACKET, token, variant="extra")
-        wanted = "LBRACE" if token.type == "RBRACE" else "LBRACKET"
-        inner = self.open[-1][0].type
-        if inner == wanted:
+        inner = self.open[-1]
+        if inner.closer == token.type:
             return self._drop(codes.MISPLACED, token)
-        if len(self.open) > 1 and self.open[-2][0].type == wanted:
-            return self._close_missing(token)
-        right = _TEXT[_CLOSER[inner]]
+        if len(self.open) > 1 and self.open[-2].closer == token.type:
+            self._close_missing(token)
+            return True
+        right = TEXT[inner.closer]
         self._report_token(codes.WRONG_BRACKET, token, edits=(Edit(*_span(token), right),), expected=right)
-        self._hand_over(Token.new_borrow_pos(_CLOSER[inner], right, token))
+        self._hand_over(Token.new_borrow_pos(inner.closer, right, token))
         return False
 
-    def _close_missing(self, token: Token) -> bool:
-        opener, name = self.open[-1]
-        self._insert(codes.NOT_CLOSED, _CLOSER[opener.type], token, **self._opener(opener, name))
-        return True
+    def _close_missing(self, token: Token, *, comma: str = "") -> None:
+        """Close the innermost bracket behind what stands in it, with a comma if the next key needs one."""
+        opened, last = self.open[-1], cast(Token, self.last)
+        after = last.end_pos or 0
+        is_on_one_line = (opened.token.line or 0) == (last.line or 0)
+        margin = "" if is_on_one_line else "\n" + self.brackets.margin(opened)
+        edit = Edit(after, after, margin + TEXT[opened.closer] + comma)
+        shown_at = max(after - 1, 0)
+        self._report(codes.NOT_CLOSED, shown_at, after, edits=(edit,), **self._opener(opened))
+        self._feed_virtual(opened.closer, token)
+
+    def _close_left_open(self, count: int, token: Token) -> None:
+        """Close ``count`` brackets in front of ``token``; a comma that is there already comes behind them."""
+        needs_comma = self.comma is None and token.type == "STRING"
+        for number in range(count, 0, -1):
+            self._close_missing(token, comma="," if needs_comma and number == 1 else "")
+        if count and needs_comma:
+            self._feed_virtual("COMMA", token)
+
+    def _is_opener_missing(self, token: Token) -> bool:
+        """Whether a key begins a list, or another key's value and is indented for that: its brace is missing."""
+        last = cast(Token, self.last)
+        column = self.brackets.column(token)
+        return last.type == "LBRACKET" or (column is not None and column > self.brackets.indent(last))
+
+    def _open_missing(self, token: Token) -> None:
+        last = cast(Token, self.last)
+        at = last.end_pos or 0
+        edit = Edit(at, at, " {" if last.type == "COLON" else "{")
+        name = self.last_key if last.type == "COLON" else self.open[-1].name
+        self._report(codes.WRONG_BRACKET, max(at - 1, 0), at, variant="opener", edits=(edit,), key=name)
+        self._feed_virtual("LBRACE", last)
 
     def _is_member_in_array(self) -> bool:
         """Whether a key met now would stand in a list whose parent is an object: the list was not closed."""
-        kinds = [opener.type for opener, _ in self.open[-2:]]
+        kinds = [opened.token.type for opened in self.open[-2:]]
         return kinds == ["LBRACE", "LBRACKET"] and self.last is not None and self.last.type != "LBRACKET"
 
     def _close_all(self) -> None:
@@ -273,66 +326,78 @@ class _Recovery:
         elif self._can("NUMBER") and self.last.type == "COLON":
             self._report(codes.MISSING_VALUE, *_span(self.last), key=self.last_key)
             self._feed_virtual("LITERAL", end, "null")
+        at, is_certain = len(self.text.rstrip()), self.brackets.is_end_certain()
         while self.open and self.found.complete:
-            opener, name = self.open[-1]
-            closer = _CLOSER[opener.type]
-            edit = Edit(len(self.text.rstrip()), len(self.text.rstrip()), "\n" + _TEXT[closer])
-            self._report_token(codes.NOT_CLOSED, opener, edits=(edit,), **self._opener(opener, name))
-            self._feed_virtual(closer, end)
+            opened = self.open[-1]
+            edit = Edit(at, at, "\n" + self.brackets.margin(opened) + TEXT[opened.closer])
+            edits = (edit,) if is_certain else ()
+            self._report_token(codes.NOT_CLOSED, opened.token, edits=edits, **self._opener(opened))
+            self._feed_virtual(opened.closer, end)
 
-    def _opener(self, opener: Token, name: str) -> dict[str, Any]:
+    def _opener(self, opened: Opened) -> dict[str, Any]:
         return {
-            "bracket": _TEXT[opener.type],
-            "closer": _TEXT[_CLOSER[opener.type]],
-            "opened": opener.line,
-            "name": name,
-            "variant": "" if name else "unnamed",
+            "bracket": TEXT[opened.token.type],
+            "closer": TEXT[opened.closer],
+            "opened": opened.token.line,
+            "name": opened.name,
+            "variant": "" if opened.name else "unnamed",
         }
 
     # -- small steps -------------------------------------------------------------------------
 
     def _can(self, kind: str) -> bool:
         # LALR merges the contexts a value may stand in, so whether a closer fits is ours to know
-        if kind in {"RBRACE", "RBRACKET"} and not (self.open and _CLOSER[self.open[-1][0].type] == kind):
+        if kind in {"RBRACE", "RBRACKET"} and not (self.open and self.open[-1].closer == kind):
             return False
         return kind in self.steps.choices()
 
     def _hand_over(self, token: Token) -> None:
-        lexical.check_token(token, self._report)
         self.steps.feed_token(token)
         kind = token.type
-        if kind in _CLOSER:
-            named = self.last_key if self.last is not None and self.last.type == "COLON" else ""
-            self.open.append((token, named))
+        if kind in CLOSER:
+            self.brackets.push(token, self.last_key if self.last is not None and self.last.type == "COLON" else "")
             if len(self.open) > MAX_DEPTH:
                 self._report_token(codes.TOO_DEEP, token, depth=MAX_DEPTH)
                 raise _StopReadingError
         elif kind in {"RBRACE", "RBRACKET"}:
-            self.open.pop()
+            self.brackets.pop(token)
             self.done = not self.open
             if self.done:
                 self.found.root = cast(Node, self.steps.feed_eof())
         elif kind == "STRING":
             self.last_key = str(token)[1:-1][:40]
+            if self._colon_follows(token):
+                self.brackets.note_member(token)
         self.last = token
 
     def _feed_virtual(self, kind: str, where: Token, text: str = "") -> None:
         at = where.start_pos or 0
-        token = Token(kind, text or _TEXT[kind], start_pos=at, end_pos=at, line=where.line, column=where.column)
+        token = Token(kind, text or TEXT[kind], start_pos=at, end_pos=at, line=where.line, column=where.column)
         self._hand_over(token)
 
     def _insert(self, code: Code, kind: str, token: Token, variant: str = "", **params: Any) -> None:
         """Something is missing between the last token and this one."""
         after = (self.last.end_pos or 0) if self.last is not None else (token.start_pos or 0)
-        edit = Edit(after, after, _TEXT[kind] + (" " if kind == "COLON" else ""))
+        edit = Edit(after, after, TEXT[kind] + (" " if kind == "COLON" else ""))
+        is_certain = not self.doubtful & {token.start_pos or 0, (self.last.start_pos or 0) if self.last else -1}
         # shown where the fix goes: the end of what came before, not the innocent token after it
         shown_at = max(after - 1, 0) if self.last is not None else after
-        self._report(code, shown_at, after, variant=variant, edits=(edit,), next=str(token)[:30], **params)
+        edits = (edit,) if is_certain else ()
+        self._report(code, shown_at, after, variant=variant, edits=edits, next=str(token)[:30], **params)
         self._feed_virtual(kind, token)
 
     def _drop(self, code: Code, token: Token, *, delete: bool = False, variant: str = "") -> bool:
+        self._withdraw_edits(token)
         self._report_token(code, token, delete=delete or code == codes.EXTRA_COMMA, variant=variant)
         return False
+
+    def _withdraw_edits(self, token: Token) -> None:
+        """A token that is not used is not made nicer."""
+        begin, end = _span(token)
+        self.found.findings = [
+            (replace(f, edits=()) if f.edits and begin <= start < end else f, start, stop)
+            for f, start, stop in self.found.findings
+        ]
 
     def _first_on_line(self, token: Token) -> bool:
         start = token.start_pos or 0
@@ -341,6 +406,9 @@ class _Recovery:
 
     def _colon_follows(self, token: Token) -> bool:
         return re.match(r"\s*[:：]", self.text[token.end_pos : (token.end_pos or 0) + 80]) is not None
+
+    def _key_follows(self, token: Token) -> bool:
+        return re.match(r'[ \t]*"[^"\r\n]*"\s*[:：]', self.text[token.end_pos : (token.end_pos or 0) + 200]) is not None
 
     def _report_token(
         self, code: Code, token: Token, *, delete: bool = False, edits: tuple[Edit, ...] = (), **params: Any
@@ -363,7 +431,10 @@ class _Recovery:
     ) -> None:
         finding = code.found(value=value, params=params, variant=variant, edits=edits)
         self.found.findings.append((finding, start, end))
-        if len(self.found.findings) >= MAX_ERRORS:
+        if code.has_stand_in and not edits:
+            self.doubtful.add(start)
+        self.num_counted += not edits  # what can be repaired tells a person less than what cannot
+        if self.num_counted >= MAX_ERRORS:
             raise _StopReadingError
 
 

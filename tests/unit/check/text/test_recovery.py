@@ -29,7 +29,7 @@ from mindie_kvpool_plugin.check.text.recovery import MAX_ERRORS, parse_broken, p
         ('{"a": "x\ty"}', ["JS-13"], {"a": "x\ty"}),
         ('{"a": "abc\n}', ["JS-13"], {"a": "abc"}),
         ('{"a": "C:\\data"}', ["JS-14"], {"a": "C:\\data"}),
-        ('{"a": 007}', ["JS-15"], {"a": 0}),
+        ('{"a": 007}', ["JS-15"], {"a": 7}),
         ("{a: mooncake}", ["JS-16", "JS-16"], {"a": "mooncake"}),
         ('{... "a": 1, …}', ["JS-17", "JS-17", "JS-05"], {"a": 1}),
         ('{"a": , "b": }', ["JS-18", "JS-18"], {"a": None, "b": None}),

@@ -1,9 +1,9 @@
 """Seeded combinations of modes and faults on the simulated host: ``python -m chaos.mode_sweep [--seeds 300]``.
 
 A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
-context parallelism, data parallelism, or none of them), the scheduling, asyncWrite, ranks, cache layout, block size,
-device memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit status 1 if anything went
-wrong, or if a mode never did what it is named after.
+context parallelism, data parallelism, multi-token prediction, or none of them), the scheduling, asyncWrite, ranks,
+cache layout, block size, device memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit
+status 1 if anything went wrong, or if a mode never did what it is named after.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import RunConfig
+from mindie_kvpool_plugin.simulator.speculation import Speculation, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
-MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams")
+MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams", "mtp")
 WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery"})
 """In these the host writes blocks outside a batch."""
 
@@ -94,6 +95,7 @@ def configuration(cell: Combination) -> RunConfig:
         chunk_tokens=draw.choice((24, 50, 96)) if cell.mode == "chunks" else 0,
         cp=2 if cell.mode == "dealt out" else 1,
         dp=2 if cell.mode == "groups" else 1,
+        speculation=_speculation(cell.mode, draw),
     )
     speakers, seed = draw.choice((6, 8, 10)), draw.randrange(1 << 30)
 
@@ -116,6 +118,12 @@ def configuration(cell: Combination) -> RunConfig:
         faults=None if cell.fault == "none" else parse_spec(FAULTS[cell.fault]),
         fail_after=draw.randrange(5, 15) if cell.mode == "recovery" else 0,
     )
+
+
+def _speculation(mode: str, draw: random.Random) -> Speculation | None:
+    if mode == "mtp":
+        return mtp(draw.choice((1, 2, 3)), accept_rate=draw.choice((0.3, 0.6, 0.9)))
+    return None
 
 
 def run_combination(cell: Combination) -> Outcome:

@@ -15,6 +15,7 @@ from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.spill import Spill
 from mindie_kvpool_plugin.host import modes, step_view, weights
+from mindie_kvpool_plugin.host.device_memory import CacheLayout
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
@@ -44,6 +45,10 @@ def _all_certain(enter):
 @contextlib.contextmanager
 def _let_everybody_in(self):
     yield True
+
+
+def _without_last_layer(build):
+    return lambda self, npu_cache, num_blocks=None: build(self, npu_cache[:-1], num_blocks)
 
 
 def _first_ranks_only(metadata, dp_rank):
@@ -110,6 +115,12 @@ MUTATIONS = {
     ),
     "weights are named by their configuration": Mutation(
         weights, "_read_shard", lambda path, samples: b"", "tests/unit/host/test_weights.py"
+    ),
+    "the draft layer is left out": Mutation(
+        CacheLayout,
+        "__init__",
+        _without_last_layer(CacheLayout.__init__),
+        "tests/walks/test_mtp.py::test_drafts_are_right_with_a_pool[1-sync-sync-write]",
     ),
     "nothing is refused": Mutation(modes, "refuse_unsupported", _nothing, "tests/unit/host/test_modes.py"),
 }

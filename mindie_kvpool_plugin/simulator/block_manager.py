@@ -151,14 +151,18 @@ class BlockManager:
     def append(self, table: BlockTable, tokens: Sequence[int]) -> None:
         """Give decoded tokens their place; a block that gets full is named and may be merged with an equal one."""
         for token in tokens:
-            if table.filled % self.block_size == 0:
-                table.block_ids.append(self._take())
-                table.hashes.append(NO_HASH)
+            self.reserve(table, 1)
             table.tail.append(token)
             table.filled += 1
             if len(table.tail) == self.block_size:
                 self._fill(table)
                 table.tail = []
+
+    def reserve(self, table: BlockTable, num_tokens: int) -> None:
+        """Blocks for so many tokens behind those in place."""
+        for _ in range(self.num_missing(table, num_tokens)):
+            table.block_ids.append(self._take())
+            table.hashes.append(NO_HASH)
 
     def free(self, table: BlockTable, accessed: float) -> None:
         """Give back all blocks of a sequence; named ones stay cached, last used at ``accessed``."""
@@ -266,23 +270,24 @@ class BlockManager:
         # the host looks at the last token only: earlier placeholders go into the name as they are
         if not self._caching or table.tail[-1] == UNKNOWN_TOKEN:
             return
-        previous = table.hashes[-2] if len(table.hashes) > 1 else NO_HASH
-        if len(table.hashes) > 1 and previous == NO_HASH:
+        index = table.filled // self.block_size - 1
+        previous = table.hashes[index - 1] if index else NO_HASH
+        if index and previous == NO_HASH:
             return
         name = chain_hash(previous, table.tail, table.extra)
-        table.hashes[-1] = name
+        table.hashes[index] = name
         known = self._block_by_hash.get(name)
-        own = table.block_ids[-1]
+        own = table.block_ids[index]
         if known is None:
             self._promote(name, own)
             return
         if known in self._planned:
-            table.hashes[-1] = NO_HASH
+            table.hashes[index] = NO_HASH
             return
         self.merges += 1
         self._references[own] = 0
         self._free.append(own)
-        table.block_ids[-1] = known
+        table.block_ids[index] = known
         self._share(known)
 
     def _retire(self, block_id: int, name: int, accessed: float, index: int) -> None:

@@ -59,7 +59,7 @@ class Device:
         self.mapping = parallel_mapping(rank, tp, cp, sp, dp)
         self.model_info = model_info(shape, tp)
         self.model_config = SimpleNamespace(vocab_size=shape.vocab_size, eos_token_id=EOS_TOKEN, pad_token_id=0)
-        self.soc_info = SimpleNamespace(need_nz=False, is_300i=lambda: False)
+        self.soc_info = SimpleNamespace(need_nz=shape.nz, is_300i=lambda: False)
         self._shape, self._oracle = shape, oracle
         self._block_size, self._rank, self._tp, self._cp = block_size, rank, tp, cp
         self._group, self._num_groups = rank // (tp * cp), dp
@@ -77,24 +77,26 @@ class Device:
             self._thread.start()
 
     def allocate_cache(self, num_blocks: int) -> list[tuple[torch.Tensor, ...]]:
-        """Fresh cache tensors [blocks, block size, heads, head size], a tuple per layer."""
+        """Fresh cache tensors [blocks, block size, heads, head size] or in the fractal layout, a tuple per layer."""
         return [
             tuple(
-                torch.zeros((num_blocks, self._block_size, heads, size), dtype=dtype)
-                for heads, size, dtype in self._shape.segments(layer, self._tp)
+                torch.zeros((num_blocks, *self._shape.block_shape(self._block_size, *segment)), dtype=segment[2])
+                for segment in self._shape.segments(layer, self._tp)
             )
             for layer in range(self._shape.num_layers)
         ]
 
-    def forward(self, model_inputs: Any, npu_cache: list[tuple[torch.Tensor, ...]], **kwargs: Any) -> torch.Tensor:
+    def forward(self, model_inputs: Any, npu_cache: list[tuple[torch.Tensor, ...]], **kwargs: Any) -> Any:
         """Compute a batch, or launch it; the logits are filled in once the device is synchronised."""
         lengths = np.array(model_inputs.context_length, dtype=np.int64)
-        logits = torch.zeros((len(lengths), self._shape.vocab_size))
+        result = self._empty_result(len(lengths), is_prefill=model_inputs.is_prefill)
         if kwargs.get("warmup_is_end") is False:
-            return logits
+            return result
         counts = np.ones_like(lengths)
-        if model_inputs.is_prefill:
-            counts = lengths.copy() if kwargs.get("q_lens") is None else self._cp * np.array(kwargs["q_lens"], np.int64)
+        if kwargs.get("q_lens") is not None:
+            counts = self._cp * np.array(kwargs["q_lens"], np.int64)
+        elif model_inputs.is_prefill:
+            counts = lengths.copy()
         step = self._next_step()
         job = Job(
             number=self._launched - 1,
@@ -107,19 +109,28 @@ class Device:
             slots=np.array(model_inputs.slots, dtype=np.int64),
             tables=np.array(model_inputs.block_tables, dtype=np.int64),
             cells=self._cells_of(npu_cache),
-            logits=logits,
+            result=result,
         )
         job.told = getattr(model_inputs, "seq_lens", None) or []
         if getattr(model_inputs, "pad_token_count", None) is not None:
             job.set_aside(np.array(model_inputs.pad_token_count, dtype=np.int64))
+        self._take_drafts(job, kwargs)
         if not self._asynchronous:
             self._run(job)
             self._finished += 1
-            return logits
+            return result
         with self._changed:
             self._jobs.append(job)
             self._changed.notify_all()
-        return logits
+        return result
+
+    def _empty_result(self, rows: int, *, is_prefill: bool) -> Any:
+        """What the model will answer, not filled in yet."""
+        del is_prefill
+        return torch.zeros((rows, self._shape.vocab_size))
+
+    def _take_drafts(self, job: Job, kwargs: dict[str, Any]) -> None:
+        """For a model that guesses."""
 
     def restart(self) -> None:
         """The device was initialised again."""
@@ -199,23 +210,29 @@ class Device:
             self._check_shape(job)
             if self._num_groups > 1:
                 self._check_told(job)
-                job.keep_group(self._group, made_up_slot=len(job.cells[0].words) - self._block_size)
+                job.keep_group(self._group, made_up_slot=job.cells[0].num_slots - self._block_size)
             if step.is_prefill:
                 step.together(lambda: self._oracle.begin(step))
             self._check_inputs(job)
             self._check_context(job)
-            step.together(lambda: self._oracle.judge(step))
+            step.together(lambda: self._judge(job))
             self._write(job, job.slots, self._new_keys(job))
             self._write(job, job.padding, np.zeros(len(job.padding), dtype=np.uint64))
-            for index, tokens in enumerate(step.next_tokens):
-                for token, score in tokens:
-                    job.logits[index, token] = score
+            self._answer(job)
             self.computed_tokens += sum(
                 int(count) for row, count in zip(job.rows, job.counts, strict=True) if row.is_prompt
             )
         except BaseException:
             step.abort()
             raise
+
+    def _judge(self, job: Job) -> None:
+        self._oracle.judge(job.step)
+
+    def _answer(self, job: Job) -> None:
+        for index, tokens in enumerate(job.step.next_tokens):
+            for token, score in tokens:
+                job.result[index, token] = score
 
     def _check_shape(self, job: Job) -> None:
         rows, tokens = len(job.step.rows), int(job.counts.sum())
@@ -291,7 +308,7 @@ class Device:
     def _differing(self, cells: list[Cell], where: Ints, keys: Words) -> Any:
         wrong = np.zeros(len(where), dtype=np.bool_)
         for cell in cells:
-            unequal = cell.words[where] != cell.content(keys)
+            unequal = cell.read(where) != cell.content(keys)
             if unequal.any():
                 wrong |= unequal.any(axis=1)
         return wrong
@@ -308,7 +325,7 @@ class Device:
 
     def _check_told(self, job: Job) -> None:
         """All ranks of all groups must derive the same lengths from what they were told: they meet in all-gathers."""
-        step, counts = job.step, job.counts.tolist()
+        step, counts = job.step, (job.counts // job.width).tolist()
         with step.lock:
             step.told = step.told or [counts, job.told]
         told = [length for lengths in job.told for length in lengths]
@@ -320,15 +337,15 @@ class Device:
             self._oracle.note_input_error(step, step.rows[0], "lengths of all groups")
 
     def _write(self, job: Job, slots: Ints, keys: Words) -> None:
-        real = slots >= 0
         for cell in job.cells:
-            cell.words[slots[real]] = cell.content(keys[real])
+            cell.write(slots, keys)
 
     def _cells_of(self, npu_cache: list[tuple[torch.Tensor, ...]]) -> list[Cell]:
         if self._cells[0] != npu_cache[0][0].data_ptr():
             shard, cells = self._shape.shard(self._rank % self._tp, self._tp), []
             for layer, tensors in enumerate(npu_cache):
                 for kind, tensor in enumerate(tensors):
-                    cells.append(cell_of(tensor, np.uint64(((layer * 4 + kind) * 256 + shard) << 20)))
+                    place = np.uint64(((layer * 4 + kind) * 256 + shard) << 20)
+                    cells.append(cell_of(tensor, place, self._shape.nz))
             self._cells = (npu_cache[0][0].data_ptr(), cells)
         return self._cells[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,36 @@ from mindie_kvpool_plugin.simulator.oracle import Ints, Row, Step, Words, scramb
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One tensor of one layer, as 64-bit words [slots, words], and what turns a key into its words."""
+    """One tensor of one layer, as 64-bit words [blocks, slots, words], and what turns a key into its words.
+
+    In the fractal layout (NZ) a slot's words lie 32 bytes here and 32 there: [blocks, slots, pieces, 4].
+    """
 
     words: Words
     factor: Words
     offset: Words
 
+    @property
+    def num_slots(self) -> int:
+        """Slots of all blocks."""
+        return int(self.words.shape[0]) * int(self.words.shape[1])
+
     def content(self, keys: Words) -> Words:
         """What must be there for these keys, [keys, words]."""
         wanted: Words = keys[:, None] * self.factor + self.offset
         return wanted
+
+    def read(self, slots: Ints) -> Words:
+        """What is there, [slots, words]."""
+        size = self.words.shape[1]
+        found: Words = self.words[slots // size, slots % size].reshape(len(slots), len(self.factor))
+        return found
+
+    def write(self, slots: Ints, keys: Words) -> None:
+        """Write what these keys make; nothing where a slot is negative."""
+        real, size = slots >= 0, self.words.shape[1]
+        content = self.content(keys[real]).reshape(-1, *self.words.shape[2:])
+        self.words[slots[real] // size, slots[real] % size] = content
 
 
 @dataclass(slots=True)
@@ -39,8 +60,10 @@ class Job:
     slots: Ints
     tables: Ints
     cells: list[Cell]
-    logits: torch.Tensor
+    result: Any  # what the model answers: logits, with drafts and hidden states where there are some
     told: list[list[int]] = field(default_factory=list)  # the host's lengths of all groups' rows
+    width: int = 1  # tokens of a decoding sequence
+    drafts: Any = None  # inputs of the draft layer
     padding: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # slots of padded positions
 
     def set_aside(self, padding: Ints) -> None:
@@ -56,6 +79,8 @@ class Job:
     def keep_group(self, group: int, made_up_slot: int) -> None:
         """Keep the rows of a data parallel group; one without rows computes a made-up token."""
         is_own = np.array([row.group == group for row in self.step.rows])
+        if self.drafts is not None:
+            self.drafts = self.drafts.of(is_own)
         self._keep_tokens(np.repeat(is_own, self.counts))
         self.rows = [row for row in self.step.rows if row.group == group]
         self.lengths, self.counts, self.tables = self.lengths[is_own], self.counts[is_own], self.tables[is_own]
@@ -82,9 +107,12 @@ def places_of(row: Row, table: Ints, positions: Ints, block_size: int, share: in
     return where
 
 
-def cell_of(tensor: torch.Tensor, place: np.uint64) -> Cell:
+def cell_of(tensor: torch.Tensor, place: np.uint64, is_nz: bool = False) -> Cell:
     """One tensor; ``place`` tells layer, segment and head shard."""
-    slots = tensor.shape[0] * tensor.shape[1]
-    words = tensor.view(torch.int8).numpy().reshape(slots, -1).view(np.uint64)
-    noise = scramble(np.arange(2 * words.shape[1], dtype=np.uint64) + place + np.uint64(1))
-    return Cell(words, noise[: words.shape[1]] | np.uint64(1), noise[words.shape[1] :])
+    words = (
+        tensor.view(torch.int8).numpy().view(np.uint64)
+    )  # [blocks, slots, heads, words] or, NZ, [blocks, pieces, slots, 4]
+    words = words.swapaxes(1, 2) if is_nz else words.reshape(*words.shape[:2], -1)
+    count = int(np.prod(words.shape[2:]))
+    noise = scramble(np.arange(2 * count, dtype=np.uint64) + place + np.uint64(1))
+    return Cell(words, noise[:count] | np.uint64(1), noise[count:])

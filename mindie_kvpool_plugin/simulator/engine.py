@@ -25,6 +25,7 @@ from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
 from mindie_kvpool_plugin.simulator.data_parallel import DataParallelScheduler
 from mindie_kvpool_plugin.simulator.dealt_out import DealtBlockManager, DealtScheduler
 from mindie_kvpool_plugin.simulator.device import Device
+from mindie_kvpool_plugin.simulator.draft_device import DraftDevice
 from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
 from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata, oracle_rows
 from mindie_kvpool_plugin.simulator.model_shape import write_weights
@@ -33,6 +34,7 @@ from mindie_kvpool_plugin.simulator.recovery import is_device_fault, recover
 from mindie_kvpool_plugin.simulator.requests import Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 from mindie_kvpool_plugin.simulator.sequence_groups import make_children, why_not
+from mindie_kvpool_plugin.simulator.speculation import SpeculativeScheduler, one_by_one
 from mindie_kvpool_plugin.simulator.swapping import Swapper
 from mindie_kvpool_plugin.simulator.worker import Worker
 
@@ -64,7 +66,7 @@ class Engine:
         self.on_end: Callable[[Request], None] | None = None
         self.recoveries = 0
         self._fails = False
-        self.oracle = Oracle(config.max_seq_len + SPARE_TOKENS, config.shape.vocab_size)
+        self.oracle = Oracle(config.max_table_tokens + SPARE_TOKENS, config.shape.vocab_size)
         self.managers = [self._block_manager() for _ in range(config.dp)]
         self.manager = self.managers[0]
         self.workers: list[Worker] = []
@@ -143,6 +145,8 @@ class Engine:
             reason = "cp, sp and dp are simulated with one answer per request"
         if config.chunk_tokens and (best_of > 1 or adapter is not None):
             reason = "SplitFuse is simulated without adapters and with one answer per request"
+        if config.speculation and best_of > 1:
+            reason = "speculation is simulated with one answer per request"
         if reason:
             raise ValueError(reason)
         if len(prompt) + max_tokens > self.config.max_seq_len:
@@ -178,7 +182,7 @@ class Engine:
                     batch,
                     config.num_npu_blocks,
                     config.block_size,
-                    config.max_seq_len,
+                    config.max_table_tokens,
                     config.num_shares,
                     config.cp,
                     config.dp,
@@ -236,8 +240,9 @@ class Engine:
         importlib.import_module("mindie_llm.utils.env").ENV.async_inference = config.async_scheduling
         folder = Path(self._weights.name)
         write_weights(config.shape, folder)
+        make = partial(DraftDevice, speculation=config.speculation) if config.speculation else Device
         for rank in range(config.num_ranks):
-            device = Device(
+            device = make(
                 config.shape,
                 self.oracle,
                 block_size=config.block_size,
@@ -268,6 +273,8 @@ class Engine:
         make: Callable[..., Scheduler] = DealtScheduler if config.num_shares > 1 else Scheduler
         if config.chunk_tokens:
             make = partial(ChunkedScheduler, chunk_tokens=config.chunk_tokens)
+        if config.speculation:
+            make = partial(SpeculativeScheduler, gamma=config.speculation.gamma)
         groups = [
             make(
                 manager,
@@ -312,9 +319,7 @@ class Engine:
         return _results([worker.step(metadata()) for worker in self.workers])[0]
 
     def _take(self, output: Any) -> None:
-        self.scheduler.take(
-            output.sequence_ids.tolist(), output.token_ids.reshape(-1).tolist(), output.finish_reason.tolist()
-        )
+        self.scheduler.take(*one_by_one(output))
 
     def _branch(self, step: Step, output: Any) -> None:
         if any(row.num_beams for row in step.rows):

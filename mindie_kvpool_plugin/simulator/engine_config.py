@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mindie_kvpool_plugin.simulator.device import HOLD_S
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.requests import Limits
+from mindie_kvpool_plugin.simulator.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class EngineConfig:
         hold_s: how long an asynchronous device keeps back a batch that nobody released.
         max_preempt_count: requests that may be swapped out per turn when blocks run out; 0: they are computed again.
         cpu_blocks: host blocks they are swapped out to.
+        speculation: how several tokens per sequence and step are guessed (``simulator.speculation``).
         chunk_tokens: ``prefillChunkSize``, tokens of a prompt in one batch (SplitFuse); 0: prompts are not split.
     """
 
@@ -58,6 +60,7 @@ class EngineConfig:
     max_preempt_count: int = 0
     cpu_blocks: int = 0
     chunk_tokens: int = 0
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         if self.max_preempt_count and not self.cpu_blocks:
@@ -71,6 +74,8 @@ class EngineConfig:
             raise ValueError("cp and sp are simulated without chunk_tokens and swapping")
         if self.dp > 1 and (self.cp > 1 or self.chunk_tokens or self.max_preempt_count):
             raise ValueError("dp is simulated without cp, which the host refuses, chunk_tokens and swapping")
+        if self.speculation and (self.num_shares > 1 or self.chunk_tokens or self.max_preempt_count):
+            raise ValueError("speculation is simulated without cp, sp, chunk_tokens and swapping")
         if self.block_size % (2 * self.cp):
             raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
 
@@ -97,7 +102,23 @@ class EngineConfig:
     @property
     def plugin_type(self) -> str:
         """The workers' ``plugin_type``."""
-        return f"{self.plugins},splitfuse" if self.chunk_tokens else self.plugins
+        more = ["splitfuse"] if self.chunk_tokens else [self.speculation.plugin] if self.speculation else []
+        return ",".join([self.plugins, *more])
+
+    @property
+    def max_table_tokens(self) -> int:
+        """Tokens that a sequence may have blocks for."""
+        return self.max_seq_len + (self.speculation.max_ahead(self.async_scheduling) if self.speculation else 0)
+
+    @property
+    def cache_shape(self) -> ModelShape:
+        """The cache tensors: the model's, and those of a draft layer."""
+        more = self.speculation.draft_layers if self.speculation else 0
+        return replace(self.shape, num_layers=self.shape.num_layers + more)
+
+    @property
+    def _params(self) -> dict[str, int]:
+        return dict(self.speculation.params) if self.speculation else {}
 
     def worker_texts(self, rank: int, weights: Path) -> dict[str, str]:
         """The host's model configuration, all texts, for the worker of a rank."""
@@ -121,6 +142,7 @@ class EngineConfig:
             "kv_pool_backend": self.backend,
             "kv_pool_config_path": self.pool_file,
             "kv_pool_async_write": "true" if self.async_write else "false",
-            "plugin_params": json.dumps({"plugin_type": self.plugin_type}) if self.plugins else "",
+            "plugin_params": json.dumps({"plugin_type": self.plugin_type, **self._params}) if self.plugins else "",
+            "speculation_gamma": self.speculation.gamma if self.speculation else 0,
         }
         return {key: str(value) for key, value in texts.items()}

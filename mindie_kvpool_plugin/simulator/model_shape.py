@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+NZ_PIECE_BYTES = 32
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -27,6 +28,7 @@ class ModelShape:
         int8_key_layers: layers whose first tensor is int8.
         vocab_size: token ids are below it.
         eos_every: one token in so many ends an answer of a request with n or best_of; 0: none does.
+        nz: the cache is in the fractal layout, pieces of 32 bytes of every token side by side (kvcache_settings.py).
     """
 
     num_layers: int = 2
@@ -38,6 +40,20 @@ class ModelShape:
     int8_key_layers: tuple[int, ...] = ()
     vocab_size: int = 1024
     eos_every: int = 0
+    nz: bool = False
+
+    def block_shape(self, block_size: int, heads: int, size: int, dtype: torch.dtype) -> tuple[int, ...]:
+        """Of one segment of a block.
+
+        Raises:
+            ValueError: the fractal layout would pad it, which is not simulated.
+        """
+        if not self.nz:
+            return block_size, heads, size
+        per_piece = NZ_PIECE_BYTES // int(dtype.itemsize)
+        if heads * size % per_piece:
+            raise ValueError(f"nz needs heads x size, here {heads} x {size}, to be a multiple of {per_piece}")
+        return heads * size // per_piece, block_size, per_piece
 
     def heads_per_rank(self, tp: int) -> int:
         """KV heads one rank holds."""
@@ -112,6 +128,6 @@ def model_info(shape: ModelShape, tp: int) -> SimpleNamespace:
         dtype=DTYPES[shape.dtype],
         data_byte_size=DTYPES[shape.dtype].itemsize,
         kvcache_quant_layers=[layer in shape.int8_key_layers for layer in range(shape.num_layers)],
-        enable_nz=False,
+        enable_nz=shape.nz,
         device=torch.device("cpu"),
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -125,12 +126,13 @@ class SequenceTruth:
         self.reported = np.zeros(capacity, dtype=np.bool_)
         self.length = 0
         self.poison = 0
-        self._sum = 0
+        self.sums = np.zeros(capacity, dtype=np.uint64)  # prefix sums behind the keys
+        self._salt = 0
 
     def fork(self) -> SequenceTruth:
         """The same for a sequence that goes on from here in its own way."""
         child = copy.copy(self)
-        for name in ("tokens", "keys", "written", "reported"):
+        for name in ("tokens", "keys", "written", "reported", "sums"):
             setattr(child, name, getattr(self, name).copy())
         return child
 
@@ -138,17 +140,21 @@ class SequenceTruth:
         """Begin again with a prompt, as a prefill does."""
         self.written[:] = 0
         self.reported[:] = False
-        self.length, self.poison, self._sum = 0, 0, salt
+        self.length, self.poison, self._salt = 0, 0, salt
         self.extend(prompt)
 
     def extend(self, tokens: Ints) -> None:
         """Add tokens that follow."""
         span = slice(self.length, self.length + len(tokens))
-        sums = prefix_sums(tokens, self.length, self._sum)
+        carry = int(self.sums[self.length - 1]) if self.length else self._salt
         self.tokens[span] = tokens
-        self.keys[span] = scramble(sums)
-        self._sum = int(sums[-1])
+        self.sums[span] = prefix_sums(tokens, self.length, carry)
+        self.keys[span] = scramble(self.sums[span])
         self.length = span.stop
+
+    def rewind(self, length: int) -> None:
+        """The host took fewer tokens than it was given."""
+        self.length = min(self.length, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +222,7 @@ class Step:
         self.next_tokens: list[list[tuple[int, int]]] = []  # per row, with the scores by which the sampler ranks them
         self.damage: list[tuple[int, int, Ints]] = []
         self.told: list[Any] = []  # what the first rank was told of all rows' lengths
+        self.tries: list[Any] = []  # per row, what a speculative step guessed and found
         self.lock = threading.Lock()
         self.barrier = threading.Barrier(self.ranks) if self.ranks > 1 else None
 
@@ -241,6 +248,7 @@ class Oracle:
         corruptions: positions whose KV was wrong when a sequence attended to it, per rank, each counted once.
         input_errors: rows of a step whose token ids, positions or slots were wrong.
         positions_checked: positions compared.
+        counts: what speculative steps did and found (``simulator.draft_device``).
         events: the first few findings, in words.
     """
 
@@ -248,6 +256,7 @@ class Oracle:
         self.corruptions = 0
         self.input_errors = 0
         self.positions_checked = 0
+        self.counts: Counter[str] = Counter()
         self.events: list[str] = []
         self._capacity = capacity
         self._vocab_size = vocab_size
@@ -270,16 +279,25 @@ class Oracle:
         with self._lock:
             self.positions_checked += positions
 
+    def note(self, what: str, count: int) -> None:
+        """Count something by name."""
+        with self._lock:
+            self.counts[what] += count
+
     def note_input_error(self, step: Step, row: Row, what: str) -> None:
         """Count a row that was given wrong inputs."""
         with self._lock:
             self.input_errors += 1
             self._tell(f"step {step.number}: sequence {row.sequence_id} was given wrong {what}")
 
-    def judge(self, step: Step) -> None:
+    def judge(self, step: Step, draw: Callable[[Row], list[tuple[int, int]]] | None = None) -> None:
         """Count the damage all ranks found, poison those who attended to it, decide the next tokens, forget.
 
         One rank calls it, after all have checked and before any writes.
+
+        Args:
+            step: the batch.
+            draw: decides a row's tokens, if not one per sequence is drawn.
         """
         for index, rank, positions in step.damage:
             row, truth = step.rows[index], self._truths[step.rows[index].sequence_id]
@@ -292,7 +310,7 @@ class Oracle:
                 f"positions from {int(positions[0])} on, rank {rank}"
             )
         for row in step.rows:
-            step.next_tokens.append(self._draw(row, step.is_prefill))
+            step.next_tokens.append(draw(row) if draw else self._draw(row, step.is_prefill))
         for sequence_id in step.forget:
             self._truths.pop(sequence_id, None)
 

@@ -93,6 +93,7 @@ class Result:
         swapped_blocks: blocks that came back from host memory.
         recoveries: device faults that were repaired.
         preemptions: times a request had to make room.
+        speculation: what speculative steps did and found, by name (``simulator.oracle``).
         hook_seconds: "plugin.hook" -> seconds spent in it on rank 0.
         seconds: the whole run.
         faults: kind -> how often it really happened (``simulator.faults``).
@@ -120,6 +121,7 @@ class Result:
     swapped_blocks: int
     recoveries: int
     preemptions: int
+    speculation: dict[str, int]
     hook_seconds: dict[str, float]
     seconds: float
     faults: dict[str, int]
@@ -190,7 +192,7 @@ def compare(config: RunConfig, progress: Progress | None = None) -> Comparison:
 @contextlib.contextmanager
 def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
     """A pool for the length of a ``with`` block, and the engine configuration that uses it."""
-    shape, tp, size = config.engine.shape, config.engine.tp, config.engine.block_size
+    shape, tp, size = config.engine.cache_shape, config.engine.tp, config.engine.block_size
     shards = len({shape.shard(rank, tp) for rank in range(tp)})
     capacity = config.pool_blocks * (shape.block_bytes(size, tp) * shards + ALIAS_BYTES)
     with tempfile.TemporaryDirectory(prefix="mindie-kvpool-") as folder, contextlib.ExitStack() as stack:
@@ -255,6 +257,7 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         swapped_blocks=scheduler.swapper.blocks_in,
         recoveries=engine.recoveries,
         preemptions=scheduler.preemptions,
+        speculation=dict(sorted(engine.oracle.counts.items())),
         hook_seconds={hook: round(spent, 6) for hook, spent in sorted(engine.workers[0].hook_seconds.items())},
         seconds=round(seconds, 3),
         faults={},

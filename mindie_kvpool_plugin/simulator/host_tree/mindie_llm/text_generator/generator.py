@@ -40,8 +40,11 @@ class Generator(PDInterface):
         self.max_seq_len = int(model_config["max_seq_len"])
         self.max_prefill_tokens = int(model_config["max_prefill_tokens"])
         self.max_iter_times = int(model_config["max_iter_times"])
-        validator = PluginParameterValidator(int(model_config.get("speculation_gamma", 0)))
+        speculation_gamma = int(model_config.get("speculation_gamma", 0))
+        self.max_generated_tokens = 1 + speculation_gamma
+        validator = PluginParameterValidator(speculation_gamma)
         plugin_config, self.is_mix_model, plugin_list = validator.validate(model_config.get("plugin_params"))
+        self.num_speculative_tokens = plugin_config.get("num_speculative_tokens", 0)
         self.async_inference = ENV.async_inference
         self.is_inference_pause = False
         self.generator_backend = GeneratorBackend(model_config)
@@ -137,7 +140,7 @@ class Generator(PDInterface):
             batch_request_ids=np.array(["warmup"]),
             batch_sequence_ids=[np.array([WARMUP_SEQUENCE_ID], dtype=np.int64)],
             batch_max_output_lens=np.array([self.max_iter_times], dtype=np.int64),
-            block_tables=np.zeros((1, -(-(length + 1) // self.block_size)), dtype=np.int64),
+            block_tables=np.zeros((1, -(-(length + self.max_generated_tokens) // self.block_size)), dtype=np.int64),
             reserved_sequence_ids=[np.array([], dtype=np.int64)],
             is_prefill=is_prefill,
             max_block_size=self.block_size,
@@ -173,7 +176,9 @@ class Generator(PDInterface):
             backend.kv_pool_backend, self.async_inference = configured, was_async
 
     def _update_kvcache_settings(self, num_npu_blocks):
-        self.kvcache_settings = KVCacheSettings(self.rank, self.model_info, self.block_size, num_npu_blocks)
+        self.kvcache_settings = KVCacheSettings(
+            self.rank, self.model_info, self.block_size, num_npu_blocks, self.num_speculative_tokens
+        )
         self.generator_backend.init_cache_pool(self.kvcache_settings)
 
     def _init_plugin_manager(self, kvcache_settings, plugin_list, plugin_config):
@@ -183,7 +188,7 @@ class Generator(PDInterface):
             self.cache_config,
             (mapping.attn_inner_sp, mapping.attn_cp),
             self.model_info.device,
-            ContextParams(async_infer=self.async_inference),
+            ContextParams(async_infer=self.async_inference, max_generated_tokens=self.max_generated_tokens),
         )
         output_filter = OutputFilter(self.cache_config, self.infer_context, self.async_inference)
         utils = (self.generator_backend, kvcache_settings, self.infer_context, output_filter, "standard")

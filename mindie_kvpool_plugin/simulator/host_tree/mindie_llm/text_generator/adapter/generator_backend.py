@@ -42,7 +42,8 @@ class GeneratorBackend:
 
     def init_cache_pool(self, kvcache_settings):
         tensors = self.model_wrapper.model_runner.allocate_cache(kvcache_settings.num_npu_blocks)
-        self.cache_pool = SimpleNamespace(kvcache_settings=kvcache_settings, npu_cache=tensors)
+        acl_format = 29 if kvcache_settings.need_nz else 2  # NZ, ND
+        self.cache_pool = SimpleNamespace(kvcache_settings=kvcache_settings, npu_cache=tensors, acl_format=acl_format)
 
     def copy_blocks(self, pairs):
         self.model_wrapper.model_runner.drain()

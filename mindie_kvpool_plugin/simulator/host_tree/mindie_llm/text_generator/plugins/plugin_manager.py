@@ -85,7 +85,7 @@ class PluginManager:
         if not warmup and self.mempool_type == MemPoolType.ASYNC_WRITE:
             self.prefix_cache.async_put_prefix_kvcache_to_mempool(input_metadata, cache_ids)
         result = self.generator_backend.forward(model_inputs, **self._model_kwargs(warmup))
-        logits = self.sample_preprocess_manager(result, result, sampling_metadata, input_metadata)
+        logits = self.sample_preprocess_manager(_logits(result), result, sampling_metadata, input_metadata)
         sampling_output = self.generator_backend.sample(logits, sampling_metadata)
         if self.mempool_type == MemPoolType.SYNC_WRITE:
             self.put_prefix_kvcache_to_mempool(input_metadata, cache_ids)
@@ -109,7 +109,7 @@ class PluginManager:
         if before.failure is not None:
             raise before.failure
         if before.sampling_output is not None:
-            self._fill_in_model_result(input_metadata, model_inputs, before, hit_mask)
+            self._fill_in_model_result(input_metadata, model_inputs, kwargs, before, hit_mask)
         if not warmup and self.mempool_type == MemPoolType.ASYNC_WRITE:
             self.prefix_cache.async_put_prefix_kvcache_to_mempool(input_metadata, cache_ids)
         flight = Flight(cache_ids, input_metadata, model_inputs, kwargs, sampling_metadata)
@@ -131,8 +131,9 @@ class PluginManager:
         self.previous_batch_is_prefill = input_metadata.is_prefill
         if before.is_mock or before.cache_ids is None or before.input_metadata.is_dummy_batch:
             return GenerationOutput.make_empty()
+        result = before.result[:2] if isinstance(before.result, tuple) else before.result
         return self.postprocess(
-            before.cache_ids, before.input_metadata, before.logits, before.sampling_metadata, before.sampling_output
+            before.cache_ids, before.input_metadata, result, before.sampling_metadata, before.sampling_output
         )
 
     def wait_for_forward(self):
@@ -164,12 +165,14 @@ class PluginManager:
 
     def _forward(self, flight):
         metadata = flight.input_metadata
-        flight.logits = self.generator_backend.forward_from_model_inputs(flight.model_inputs, **flight.model_kwargs)
+        flight.result = self.generator_backend.forward_from_model_inputs(flight.model_inputs, **flight.model_kwargs)
         flight.launched.set()
-        logits = self.sample_preprocess_manager(flight.logits, flight.logits, flight.sampling_metadata, metadata)
+        logits = self.sample_preprocess_manager(
+            _logits(flight.result), flight.result, flight.sampling_metadata, metadata
+        )
         flight.sampling_output = self.generator_backend.sample(logits, flight.sampling_metadata)
         flight.postprocess_done.wait()
-        self.plugin_verify_manager(flight.sampling_output, flight.cache_ids, flight.logits)
+        self.plugin_verify_manager(flight.sampling_output, flight.cache_ids, flight.result)
         if self.mempool_type == MemPoolType.SYNC_WRITE and not metadata.is_dummy_batch:
             self.put_prefix_kvcache_to_mempool(metadata, flight.cache_ids)
         elif self.mempool_type == MemPoolType.ASYNC_WRITE:
@@ -215,6 +218,7 @@ class PluginManager:
             finish_reason,
             sampling_output.parent_sequence_ids,
             sampling_output.group_indices,
+            num_new_tokens=sampling_output.num_new_tokens,
         )
         if self.async_inference and gone.size:
             output.remove(gone)
@@ -265,7 +269,11 @@ class PluginManager:
         return [getattr(self, name) for name in self.plugin_list]
 
     def _model_kwargs(self, warmup):
-        kwargs = {"q_lens": self.plugin_data_param.q_len, "attn_mask": self.plugin_data_param.mask}
+        data = self.plugin_data_param
+        kwargs = {"q_lens": data.q_len, "attn_mask": data.mask}
+        if "mtp" in self.plugin_list:
+            kwargs = {"q_lens": data.q_len, "spec_mask": data.mask}
+            kwargs.update(sub_model_inputs=data.mtp_model_inputs, hidden_states=data.hidden_states)
         if warmup:
             kwargs["warmup_is_end"] = False
         return kwargs
@@ -273,7 +281,7 @@ class PluginManager:
     def _last_sequences(self):
         return [] if self.last_sequence_ids is None else self.last_sequence_ids
 
-    def _fill_in_model_result(self, input_metadata, model_inputs, before, hit_mask):
+    def _fill_in_model_result(self, input_metadata, model_inputs, model_kwargs, before, hit_mask):
         """Put the tokens that were still on the way into the inputs that were made without them."""
         if input_metadata.batch_is_prefill is not None:
             hit_mask = hit_mask & ~input_metadata.batch_is_prefill
@@ -283,6 +291,10 @@ class PluginManager:
             return
         row_by_sequence = {int(name): row for row, name in enumerate(self.last_sequence_ids)}
         rows = [row_by_sequence[int(name)] for name in input_metadata.all_sequence_ids[hit_mask]]
+        fill = next((p.fill_in_model_result for p in self._plugins() if hasattr(p, "fill_in_model_result")), None)
+        if fill is not None:
+            fill(model_inputs, model_kwargs, before, hit_mask, rows)
+            return
         is_waiting = np.repeat(hit_mask, self._tokens_per_sequence(input_metadata)) if self.is_mix_model else hit_mask
         model_inputs.input_ids[is_waiting] = before.sampling_output.token_ids[rows].reshape(-1)
         model_inputs.position_ids[is_waiting] += 1
@@ -297,3 +309,7 @@ class PluginManager:
         begins = input_metadata.batch_is_prefill & (input_metadata.split_start_position == 0)
         left = np.where(begins, counts - self.infer_context.block_size * input_metadata.computed_blocks, counts)
         return np.where(input_metadata.batch_is_prefill & (left == 0), self.infer_context.block_size, left)
+
+
+def _logits(result):
+    return result[0] if isinstance(result, tuple) else result

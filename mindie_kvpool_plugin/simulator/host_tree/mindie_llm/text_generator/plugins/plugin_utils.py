@@ -14,6 +14,8 @@ class PluginDataParam:
     def __init__(self):
         self.q_len = None
         self.mask = None
+        self.mtp_model_inputs = None
+        self.hidden_states = None
 
 
 def _anything(data):

@@ -58,6 +58,7 @@ class GenerationOutput:
     parent_sequence_ids: np.ndarray | None = None
     group_indices: list[tuple[int, int]] | None = None
     trace_ids: list[Any] | None = None
+    num_new_tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
     def make_empty(cls):
@@ -68,6 +69,7 @@ class GenerationOutput:
         self.sequence_ids = self.sequence_ids[keep]
         self.token_ids = self.token_ids[keep]
         self.finish_reason = self.finish_reason[keep]
+        self.num_new_tokens = self.num_new_tokens[keep]
 
 
 @dataclass
@@ -79,7 +81,7 @@ class Flight:
     model_inputs: ModelInput | None = None
     model_kwargs: dict[str, Any] = field(default_factory=dict)
     sampling_metadata: SamplingMetadata | None = None
-    logits: Any = None
+    result: Any = None
     sampling_output: SamplingOutput | None = None
     failure: BaseException | None = None
     error_code: Any = None  # of a device fault

@@ -21,7 +21,8 @@ class OutputFilter:
         reason = np.zeros_like(cache_ids)
         if self.async_inference:
             reason[context.get_once_end_flag(cache_ids)] = ResponseConfig.EOS
-        ended = np.isin(sampling_output.token_ids[:, 0], np.atleast_1d(config.eos_token_id))
+        last = sampling_output.token_ids[np.arange(len(cache_ids)), sampling_output.num_new_tokens - 1]
+        ended = np.isin(last, np.atleast_1d(config.eos_token_id))
         if ignore_eos is not None:
             ended &= ignore_eos != True  # noqa: E712 - an array of True, False and None
         reason[ended] = ResponseConfig.EOS

@@ -7,10 +7,11 @@ from enum import IntEnum
 
 
 class KVCacheSettings:
-    def __init__(self, rank, model_info, block_size, num_npu_blocks):
+    def __init__(self, rank, model_info, block_size, num_npu_blocks, num_speculative_tokens=0):
         self.rank = rank
         self.block_size = block_size
-        self.num_layers = model_info.num_layers
+        self.num_speculative_tokens = num_speculative_tokens
+        self.num_layers = model_info.num_layers + (num_speculative_tokens >= 1)  # the draft layer's
         self.num_heads = model_info.num_kv_heads
         self.head_size = model_info.head_size
         self.k_head_size = model_info.k_head_size
@@ -19,7 +20,7 @@ class KVCacheSettings:
         self.num_index_heads = model_info.num_index_heads
         self.dtype = model_info.dtype
         self.kvcache_quant_layers = model_info.kvcache_quant_layers
-        self.need_nz = False
+        self.need_nz = model_info.enable_nz
         self.num_npu_blocks = num_npu_blocks
         self.num_cpu_blocks = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from mindie_llm.text_generator.utils.input_metadata import InputMetadata
 from mindie_llm.text_generator.utils.model_input import ModelInput, SamplingMetadata
@@ -13,7 +14,7 @@ CAPACITY = 2048  # handles; 0 belongs to dummy batches
 
 
 class BatchContext:
-    def __init__(self, cache_config, async_infer):
+    def __init__(self, cache_config, async_infer, num_hidden=1):
         # asynchronous scheduling computes one token past the end
         width = cache_config.max_seq_len + (1 if async_infer else 0)
         self.pad_token_id = cache_config.pad_token_id
@@ -27,6 +28,8 @@ class BatchContext:
         self.beam_width = np.zeros(CAPACITY, dtype=np.int64)
         self.cumulative_logprobs = np.zeros(CAPACITY)
         self.pending_cleanup_flags = np.zeros(CAPACITY, dtype=np.bool_)
+        self.mtp_last_token_num = np.zeros(CAPACITY, dtype=np.int32)
+        self.mtp_hidden_states = torch.zeros((CAPACITY, num_hidden, 1), dtype=torch.int64)
         self.adapter_ids = {}
 
     def handle(self, sequence_id, may_start):
@@ -69,6 +72,8 @@ class BatchContext:
             self.cumulative_logprobs,
         ):
             values[handles] = 0
+        self.mtp_last_token_num[handles] = 0
+        self.mtp_hidden_states[handles] = 0
 
 
 class TGInferContextStore:
@@ -90,7 +95,7 @@ class TGInferContextStore:
         self.context_params = context_params
         self.device = device
         self.cache_config = batch_context_config
-        self._batch_context = BatchContext(batch_context_config, context_params.async_infer)
+        self._batch_context = self._fresh_context()
         self.aborted_context_handles = []
 
     def get_batch_context_handles(self, metadata: InputMetadata) -> np.ndarray:
@@ -155,12 +160,14 @@ class TGInferContextStore:
         if input_metadata.batch_is_prefill is not None:
             has_token = has_token & (~input_metadata.batch_is_prefill | input_metadata.batch_last_prompt)
         rows = np.nonzero(has_token)[0]
-        handles, tokens = context_handles[rows], sampling_output.token_ids[rows, 0]
-        context.last_input_ids[handles] = tokens
-        fits = context.seq_lens[handles] < context.all_input_ids.shape[1]
-        context.all_input_ids[handles[fits], context.seq_lens[handles[fits]]] = tokens[fits]
+        handles, counts = context_handles[rows], sampling_output.num_new_tokens[rows]
+        context.last_input_ids[handles] = sampling_output.token_ids[rows, counts - 1]
+        for place in range(int(counts.max(initial=0))):
+            at = context.seq_lens[handles] + place
+            fits = (place < counts) & (at < context.all_input_ids.shape[1])
+            context.all_input_ids[handles[fits], at[fits]] = sampling_output.token_ids[rows[fits], place]
         for values in (context.seq_lens, context.output_len_count, context.last_position_ids):
-            values[handles] += 1
+            values[handles] += counts
         if sampling_output.logprobs is not None:
             context.cumulative_logprobs[handles] += sampling_output.logprobs[rows]
         if filtered_indices is None:
@@ -204,8 +211,24 @@ class TGInferContextStore:
             self._batch_context.pending_cleanup_flags[handles] = False
 
     def reset_all_context(self):
-        self._batch_context = BatchContext(self.cache_config, self.context_params.async_infer)
+        self._batch_context = self._fresh_context()
         self.aborted_context_handles.clear()
+
+    def _fresh_context(self):
+        params = self.context_params
+        return BatchContext(self.cache_config, params.async_infer, params.max_generated_tokens)
+
+    def get_mtp_last_token_num(self, context_handles):
+        return self._batch_context.mtp_last_token_num[context_handles]
+
+    def set_mtp_last_token_num(self, context_handles, mtp_last_token_num):
+        self._batch_context.mtp_last_token_num[context_handles] = mtp_last_token_num
+
+    def get_mtp_hidden_states(self, context_handles):
+        return self._batch_context.mtp_hidden_states[context_handles]
+
+    def set_mtp_hidden_states_prefix(self, context_handles, alias_len, hidden_states_prefix):
+        self._batch_context.mtp_hidden_states[context_handles, :alias_len] = hidden_states_prefix
 
     def get_seq_lens(self, context_handles):
         return self._batch_context.seq_lens[context_handles]

@@ -1,0 +1,1 @@
+"""Tokens that a draft layer guesses."""

@@ -26,6 +26,7 @@ from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FaultSpec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import Result, RunConfig
+from mindie_kvpool_plugin.simulator.speculation import mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
 Keys = frozenset[str]
@@ -52,7 +53,7 @@ class Part:
     happened: Callable[[Result], bool] = lambda _: True
 
 
-_LATENT = {"num_kv_heads": 1, "mla": (32, 8)}
+_LATENT = {"num_kv_heads": 1, "mla": (32, 16)}
 _LONG_ANSWERS = {"speakers": 10, "system_tokens": 20, "turn_tokens": 24, "answer_tokens": 60}
 
 PARTS: dict[str, Part] = {
@@ -76,8 +77,10 @@ PARTS: dict[str, Part] = {
     ),
     "recompute": Part(chat=_LONG_ANSWERS, room=0.9, happened=lambda result: result.preemptions > 0),
     "recovery": Part(run={"fail_after": 10}, happened=lambda result: result.recoveries > 0),
+    "mtp": Part({"speculation": mtp(2)}, room=1.3, happened=lambda result: result.speculation.get("accepted", 0) > 0),
+    "nz": Part(shape={"nz": True, "head_size": 16}),
     "int8_kv": Part(shape={"int8_key_layers": (0,)}),
-    "sparse_index": Part(shape={"index_head_size": 8}),
+    "sparse_index": Part(shape={"index_head_size": 16}),
 }
 """Key of ``support.MODES`` -> how the simulated host plays it; other modes it does not play."""
 

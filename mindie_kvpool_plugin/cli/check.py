@@ -13,45 +13,46 @@ from pathlib import Path
 import click
 
 from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.messages import Language, language, words
+from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes, read_limited
 from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION, HOST_VERSIONS
 from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES
+from mindie_kvpool_plugin.cli.explain import complete_code
 from mindie_kvpool_plugin.cli.reporters import FOR_PEOPLE, REPORTERS, quiet_report
 from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_INPUT, STANDARD_OUTPUT
 from mindie_kvpool_plugin.cli.selection import Selection, codes_named
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.targets import find_targets
 
 FAILED, UNREADABLE = 1, 2
 Repairs = Callable[[bytes, str, Situation], bytes]
 
 
-@click.command(name="check", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=str))
-@click.option("--pool-config", type=click.Path(path_type=Path), help="Pool file, instead of kvPoolConfig.configPath.")
+@click.command(name="check", cls=SpeakingCommand)
+@click.argument("files", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=str))
+@click.option("--pool-config", type=click.Path(path_type=Path))
 @click.option(
     "--host-version",
     type=click.Choice(list(HOST_VERSIONS)),
     default=DEFAULT_HOST_VERSION,
     show_default=True,
-    help="MindIE-LLM release.",
 )
-@click.option("--env", "overrides", multiple=True, metavar="KEY=VALUE", help="A variable the service will see.")
-@click.option("--no-env", is_flag=True, help="Do not judge this shell's environment.")
-@click.option("--dies", type=click.IntRange(min=1), help="NPU dies in the pool, all servers together.")
-@click.option("--scale-out", is_flag=True, help="The pool may grow while it runs.")
-@click.option("--model-config", type=click.Path(path_type=Path), help="config.json of the weights.")
-@click.option("--no-follow", is_flag=True, help="Do not look at files the configuration names.")
+@click.option("--env", "overrides", multiple=True, metavar="KEY=VALUE")
+@click.option("--no-env", is_flag=True)
+@click.option("--dies", type=click.IntRange(min=1))
+@click.option("--scale-out", is_flag=True)
+@click.option("--model-config", type=click.Path(path_type=Path))
+@click.option("--no-follow", is_flag=True)
 @click.option("--format", "form", type=click.Choice(list(REPORTERS)), default="text", show_default=True)
-@click.option("--lang", type=click.Choice(["en", "zh", "auto"]), default="auto", show_default=True)
-@click.option("--select", multiple=True, metavar="CODES", help="Tell only these, such as KP,HC-01.")
-@click.option("--ignore", multiple=True, metavar="CODES", help="Do not tell these.")
-@click.option("-q", "--quiet", is_flag=True, help="Tell only what makes the exit status 1.")
-@click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
-@click.option("--fix", "wants_fix", is_flag=True, help="Repair what is unambiguous; keeps a backup beside the file.")
-@click.option("--output", type=click.Path(path_type=Path), help="With --fix: write here instead; - is standard output.")
+@lang_option
+@click.option("--select", multiple=True, metavar="CODES", shell_complete=complete_code)
+@click.option("--ignore", multiple=True, metavar="CODES", shell_complete=complete_code)
+@click.option("-q", "--quiet", is_flag=True)
+@click.option("--strict", is_flag=True)
+@click.option("--fix", "wants_fix", is_flag=True)
+@click.option("--output", type=click.Path(path_type=Path))
 def command(
     *,
     files: tuple[str, ...],
@@ -72,15 +73,10 @@ def command(
     wants_fix: bool,
     output: Path | None,
 ) -> None:
-    """Check configurations of MindIE-LLM, before the weights load.
-
-    FILE is a config.json, a pool file, a directory, or - for standard input; without it, the file the service would
-    read. Of a directory every configuration below it is checked, and every pool file that none of them names.
-    Exit status: 0 no errors, 1 errors, 2 could not check.
-    """
+    """Exit status: 0 no errors, 1 errors, 2 could not check."""
     gc.disable()  # a short process; collecting while a hostile file is read would double its time
     _print_anything()
-    chosen = language(lang, os.environ)
+    chosen = chosen_language(lang)
     env = _environment(overrides, no_env=no_env)
     names = _names(files, env, chosen)
     if output is not None and (not wants_fix or len(names) > 1):

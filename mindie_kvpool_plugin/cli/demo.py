@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
 from mindie_kvpool_plugin.simulator.block_manager import OutOfBlocksError
@@ -48,29 +49,31 @@ COUNTS = {
 """Row of the table -> field of a result."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--pool", type=click.Choice(["local_dram", "mooncake"]), default="local_dram", help="Pool backend.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Trace in Mooncake's format; a bundled one if left out.")
-@click.option("--requests", type=click.IntRange(min=1), default=800, help="Requests of the trace to replay.")
-@click.option("--hbm-blocks", type=click.IntRange(min=2), default=160, help="Device blocks of the simulated host.")
+@click.command(
+    name="demo",
+    cls=SpeakingCommand,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    values={"kinds": ", ".join(KINDS)},
+)
+@click.option("--pool", type=click.Choice(["local_dram", "mooncake"]), default="local_dram")
+@click.option("--trace", type=click.Path(path_type=Path))
+@click.option("--requests", type=click.IntRange(min=1), default=800)
+@click.option("--hbm-blocks", type=click.IntRange(min=2), default=160)
 @click.option(
     "--pool-blocks",
     type=click.IntRange(min=1),
     default=4096,
-    help="Blocks the pool can hold; Mooncake takes 16 MiB at least.",
 )
-@click.option("--tp", type=click.Choice(["1", "2", "4"]), default="1", help="Tensor parallel ranks.")
-@click.option("--mla", is_flag=True, help="A model whose ranks all hold the same KV, as DeepSeek's do.")
-@click.option("--async-scheduling", is_flag=True, help="Prepare a batch while the one before runs.")
-@click.option("--async-write", is_flag=True, help="Spill by a thread of its own.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all tokens.")
+@click.option("--tp", type=click.Choice(["1", "2", "4"]), default="1")
+@click.option("--mla", is_flag=True)
+@click.option("--async-scheduling", is_flag=True)
+@click.option("--async-write", is_flag=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0)
 @click.option(
     "--faults",
     metavar="SPEC",
-    help=f"Break the pool: name=rate,... of {', '.join(KINDS)} (the timed ones MS:RATE); "
-    "rank=N for one rank only; seed=N.  Example: get_fail=0.05,slow_ms=5:0.01",
 )
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 def command(
     pool: PoolName,
     trace: Path | None,
@@ -85,11 +88,7 @@ def command(
     faults: str | None,
     json_file: Path | None,
 ) -> None:
-    """Replay traffic without and with a KV pool, on a simulated host, and compare.
-
-    Every KV byte the simulated model reads is checked.  Exit status: 0 if both runs were right, 1 after any
-    corruption, wrong answer or leaked block, 2 if the demo cannot run as asked.
-    """
+    """Exit status: 0 both runs were right, 1 corruption, wrong answer or leaked block, 2 it cannot run as asked."""
     with _one_line_errors():
         spec = parse_spec(faults) if faults is not None else None
         _refuse_missing_rank(spec, int(tp))

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from mindie_kvpool_plugin import __version__
+from mindie_kvpool_plugin.check.messages import words
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option, suggestion
+from mindie_kvpool_plugin.options.typos import closest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS = {
     "check": "mindie_kvpool_plugin.cli.check",
+    "demo": "mindie_kvpool_plugin.cli.demo",
     "explain": "mindie_kvpool_plugin.cli.explain",
     "schema": "mindie_kvpool_plugin.cli.schema",
     "status": "mindie_kvpool_plugin.cli.status",
     "support": "mindie_kvpool_plugin.cli.support",
-    "demo": "mindie_kvpool_plugin.cli.demo",
 }
 """Command name -> module holding a click command named ``command``."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SpeakingCommand, click.Group):
     """A group that knows its commands by name and imports one when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -39,20 +46,48 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("mindie_kvpool_plugin"):
                 raise
-            click.echo(
-                f"mindie-kvpool {cmd_name} needs the Python package {error.name}; "
-                "install it with: pip install 'mindie-kvpool-plugin[demo,mooncake]'",
-                err=True,
-            )
+            lang = chosen_language("auto")
+            click.echo(words("command.needs", lang, command=cmd_name, package=error.name), err=True)
             sys.exit(2)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command meant; a mistyped one is refused with what it may have been."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            lang = chosen_language("auto")
+            meant = suggestion(closest(args[0], COMMANDS), lang)
+            ctx.fail(words("command.unknown", lang, command=args[0], known=", ".join(COMMANDS)) + meant)
+        return super().resolve_command(ctx, args)
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, then the commands with the first sentence of each, without importing one."""
+        super().format_options(ctx, formatter)
+        lang = chosen_language("auto")
+        with formatter.section(words("help.commands", lang)):
+            formatter.write_dl([(name, words(f"help.{name}.short", lang)) for name in COMMANDS])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands and options, without importing a command."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only when a shell asks
+
+        lang = chosen_language("auto")
+        found = [
+            CompletionItem(name, help=words(f"help.{name}.short", lang))
+            for name in COMMANDS
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.group(name="mindie-kvpool", cls=LazyGroup)
+@lang_option
 @click.version_option(__version__, prog_name="mindie-kvpool")
-def main() -> None:
-    """KV-cache pooling for MindIE-LLM."""
+def main(lang: str) -> None:
+    """Entry point of every subcommand; ``--lang`` here holds for it."""
+    del lang
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="mindie-kvpool")

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from mindie_kvpool_plugin.check.messages import language, words
+from mindie_kvpool_plugin.check.messages import words
 from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option, suggestion
+from mindie_kvpool_plugin.options.typos import closest
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
-@click.command(name="schema", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("name", required=False)
-@click.option("--lang", type=click.Choice(["en", "zh", "auto"]), default="auto", show_default=True)
+def complete_schema(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of schemas that begin like ``incomplete``, for a shell."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only when a shell asks
+
+    del ctx, param
+    return [CompletionItem(name) for name in profiles.names() if name.startswith(incomplete)]
+
+
+@click.command(name="schema", cls=SpeakingCommand)
+@click.argument("name", required=False, shell_complete=complete_schema)
+@lang_option
 def command(name: str | None, lang: str) -> None:
-    """Print the schema NAME; without it, list all names."""
+    """Print a schema; without a name, list all."""
     if name is None:
         click.echo("\n".join(profiles.names()))
         return
     if name not in profiles.names():
-        known = ", ".join(profiles.names())
-        click.echo(words("check.no_schema", language(lang, os.environ), name=name, known=known), err=True)
+        chosen, known = chosen_language(lang), ", ".join(profiles.names())
+        meant = suggestion(closest(name, profiles.names()), chosen)
+        click.echo(words("check.no_schema", chosen, name=name, known=known) + meant, err=True)
         sys.exit(2)
     click.echo(profiles.text(name), nl=False)

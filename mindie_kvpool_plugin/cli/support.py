@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from mindie_kvpool_plugin import support
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 
 
-@click.command("support")
-@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", help="Language of the table.")
-def command(lang: support.Language) -> None:
-    """Print what pooling may be combined with, as Markdown: works, refused, or never run."""
-    click.echo(support.table(lang))
+@click.command("support", cls=SpeakingCommand)
+@lang_option
+def command(lang: str) -> None:
+    """Print the table, as Markdown."""
+    click.echo(support.table(chosen_language(lang)))

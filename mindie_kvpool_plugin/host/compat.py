@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mindie_kvpool_plugin.support import Text
+
 HOST_PACKAGE = "mindie_llm"
 TESTED_VERSIONS = ("3.0.0",)
 """Versions whose published source this package was run against (3.0.0 is the tag 3.0.0.beta.3 of its repository).
@@ -51,54 +53,96 @@ class Place:
     module: str
     name: str
     parameters: tuple[str, ...] | None
-    why: str
+    why: Text
 
 
 PLACES = (
-    Place(PLUGIN_UTILS, "PLUGIN_WHITE_LIST", None, "kv_pool runs before prefix_cache"),
-    Place(PLUGIN_UTILS, "PLUGIN_FIELDS", None, "the validator's rule for kv_pool"),
-    Place(PLUGIN_UTILS, "PLUGIN_CHECK_FUNC", None, "the validator's rule for kv_pool"),
+    Place(
+        PLUGIN_UTILS,
+        "PLUGIN_WHITE_LIST",
+        None,
+        Text("kv_pool runs before prefix_cache", "kv_pool 先于 prefix_cache 运行"),
+    ),
+    Place(PLUGIN_UTILS, "PLUGIN_FIELDS", None, Text("the validator's rule for kv_pool", "校验器中 kv_pool 的规则")),
+    Place(PLUGIN_UTILS, "PLUGIN_CHECK_FUNC", None, Text("the validator's rule for kv_pool", "校验器中 kv_pool 的规则")),
     Place(
         PLUGIN_UTILS,
         "PluginParameterValidator.__init__",
         ("self", "speculation_gamma"),
-        "the validator accepts kv_pool",
+        Text("the validator accepts kv_pool", "校验器接受 kv_pool"),
     ),
-    Place(f"{PLUGINS}.plugin", "Plugin", None, "KvPoolPlugin counts as a plugin"),
+    Place(f"{PLUGINS}.plugin", "Plugin", None, Text("KvPoolPlugin counts as a plugin", "KvPoolPlugin 被视为插件")),
     Place(
         PREFIX_CACHE_MODULE,
         "PrefixCachePlugin.__init__",
         ("self", "generator_backend", "kvcache_settings", "infer_context"),
-        "the host's own pool client stands aside",
+        Text("the host's own pool client stands aside", "MindIE-LLM 自带的池客户端让位"),
     ),
-    Place(GENERATOR_BACKEND, "get_model_wrapper", None, "no graph with events nobody pops"),
+    Place(
+        GENERATOR_BACKEND,
+        "get_model_wrapper",
+        None,
+        Text("no graph with events nobody pops", "不构建含无人取走事件的图"),
+    ),
     Place(
         CONTEXT_STORE,
         "TGInferContextStore.clear_finished_context",
         ("self", "sequence_ids", "context_handles"),
-        "free event of finished sequences",
+        Text("free event of finished sequences", "序列结束时的释放事件"),
     ),
     Place(
         CONTEXT_STORE,
         "TGInferContextStore.clear_context_by_seq_ids",
         ("self", "sequence_ids"),
-        "free event of aborted and preempted sequences",
+        Text("free event of aborted and preempted sequences", "序列中止、被抢占时的释放事件"),
     ),
-    Place(CONTEXT_STORE, "TGInferContextStore.reset_all_context", ("self",), "recovery"),
-    Place(CONTEXT_STORE, "TGInferContextStore.get_all_input_ids", ("self", "context_handles"), "a sequence's tokens"),
-    Place(CONTEXT_STORE, "TGInferContextStore.get_seq_lens", ("self", "context_handles"), "a sequence's length"),
-    Place(GENERATOR, "Generator.copy_blocks", ("self", "src_dst_map"), "blocks written by a copy (n, best_of, beams)"),
-    Place(GENERATOR, "Generator.swap", ("self", "block_operation"), "blocks written by a swap-in"),
+    Place(CONTEXT_STORE, "TGInferContextStore.reset_all_context", ("self",), Text("recovery", "故障恢复")),
+    Place(
+        CONTEXT_STORE,
+        "TGInferContextStore.get_all_input_ids",
+        ("self", "context_handles"),
+        Text("a sequence's tokens", "序列的 token"),
+    ),
+    Place(
+        CONTEXT_STORE,
+        "TGInferContextStore.get_seq_lens",
+        ("self", "context_handles"),
+        Text("a sequence's length", "序列的长度"),
+    ),
+    Place(
+        GENERATOR,
+        "Generator.copy_blocks",
+        ("self", "src_dst_map"),
+        Text("blocks written by a copy (n, best_of, beams)", "拷贝写入的块（n、best_of、beam）"),
+    ),
+    Place(
+        GENERATOR, "Generator.swap", ("self", "block_operation"), Text("blocks written by a swap-in", "换入写入的块")
+    ),
     Place(
         GENERATOR,
         "PDInterface.pull_kv",
         ("self", "input_metadata", "p_d_infos"),
-        "blocks written by a pull from a prefill node",
+        Text("blocks written by a pull from a prefill node", "从 Prefill 节点拉取写入的块"),
     ),
-    Place(GENERATOR, "Generator.load_lora", ("self", "lora_name", "lora_path"), "an adapter gets other content"),
-    Place(GENERATOR, "Generator.unload_lora", ("self", "lora_name"), "an adapter goes"),
-    Place(GENERATOR, "Generator.execute_recover_command", ("self", "command"), "a device is closed and repaired"),
-    Place(MEMPOOL, "MemPool.create_pool", ("cls", "backend", "config_path", "role"), "the scheduler's lookups"),
+    Place(
+        GENERATOR,
+        "Generator.load_lora",
+        ("self", "lora_name", "lora_path"),
+        Text("an adapter gets other content", "适配器内容更换"),
+    ),
+    Place(GENERATOR, "Generator.unload_lora", ("self", "lora_name"), Text("an adapter goes", "适配器卸载")),
+    Place(
+        GENERATOR,
+        "Generator.execute_recover_command",
+        ("self", "command"),
+        Text("a device is closed and repaired", "设备关闭与修复"),
+    ),
+    Place(
+        MEMPOOL,
+        "MemPool.create_pool",
+        ("cls", "backend", "config_path", "role"),
+        Text("the scheduler's lookups", "调度器的查询"),
+    ),
 )
 
 

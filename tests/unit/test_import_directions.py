@@ -23,8 +23,9 @@ MAY_IMPORT = {
     "simulator": {"simulator", "host", "assemble", "core", "pools", "options", "observability", *NOUNS},
     "check": {"check", "options", *NOUNS},
     # status tells what host would do; demo drives the simulator
-    "cli.status": {"host"},
-    "cli.demo": {"simulator", "errors", "cli", "observability"},
+    "cli.status": {"host", "check", "cli"},
+    "cli.demo": {"simulator", "errors", "check", "cli", "observability"},
+    "__main__": {"cli"},
     "cli": {"cli", "check", "options", "errors", "support"},
 }
 ONLY_IN = {

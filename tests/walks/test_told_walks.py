@@ -305,6 +305,7 @@ EVENTS = {
 def imported():
     """What is imported when first needed: registering is no step of a walk."""
     importlib.import_module("mindie_kvpool_plugin.check.rules")
+    importlib.import_module("mindie_kvpool_plugin.cli.check")
 
 
 @pytest.mark.parametrize("title", EVENTS)

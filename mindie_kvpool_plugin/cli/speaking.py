@@ -1,0 +1,90 @@
+"""Commands that speak the user's language: their help lies in the catalogs like every other text.
+
+``help.<command>`` is a command's text, ``help.<command>.<parameter>`` that of an option.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from mindie_kvpool_plugin.check.messages import LANGUAGES, Language, has_text, language, words
+
+_META = "mindie_kvpool_plugin.language"
+_ASKED = "--lang"
+CHOICES = ["en", "zh", "auto"]
+
+lang_option = click.option(_ASKED, type=click.Choice(CHOICES), default="auto", show_default=True)
+"""Of every command; ``chosen_language`` says what its value means."""
+
+
+def chosen_language(lang: str) -> Language:
+    """What the command was asked for, or the group before it, or what the locale says."""
+    context = click.get_current_context(silent=True)
+    asked = context.meta.get(_META, "auto") if context is not None else "auto"
+    return language(lang if lang in LANGUAGES else asked, os.environ)
+
+
+def _asked_for(args: Sequence[str]) -> str | None:
+    """The language named anywhere in the arguments: ``--help`` is answered before they are parsed."""
+    values = [after for before, after in itertools.pairwise(args) if before == _ASKED]
+    values += [arg.partition("=")[2] for arg in args if arg.startswith(f"{_ASKED}=")]
+    return next((value for value in values if value in LANGUAGES), None)
+
+
+class SpeakingCommand(click.Command):
+    """A command whose help comes from the catalog; ``values`` are for placeholders in it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+        self.values: Mapping[str, str] = kwargs.pop("values", {})
+        super().__init__(*args, **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note the language first."""
+        asked = _asked_for(args)
+        if asked is not None:
+            ctx.meta[_META] = asked
+        return super().parse_args(ctx, args)
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The usage line, with its heading in the user's language."""
+        pieces = " ".join(self.collect_usage_pieces(ctx))
+        formatter.write_usage(ctx.command_path, pieces, prefix=f"{words('help.usage', chosen_language('auto'))}: ")
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """What the command does."""
+        self.help = words(f"help.{self.name}", chosen_language("auto"))
+        super().format_help_text(ctx, formatter)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every option with its text."""
+        lang = chosen_language("auto")
+        records = []
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option):
+                parameter.help = self._text(str(parameter.name), lang)
+                records.append(parameter.get_help_record(ctx))
+        named = [(names, _defaults(text, lang)) for names, text in filter(None, records)]
+        with formatter.section(words("help.options", lang)):
+            formatter.write_dl(named)
+
+    def _text(self, parameter: str, lang: Language) -> str:
+        """A text of its own, or one that all commands share."""
+        own = f"help.{self.name}.{parameter}"
+        shared = "help.option.help" if "help" in parameter else f"help.option.{parameter}"
+        return words(own if has_text(own, lang) else shared, lang, **self.values)
+
+
+def _defaults(text: str, lang: Language) -> str:
+    """Click's own remarks in brackets."""
+    return text.replace("[default: ", f"[{words('help.default', lang)}: ")
+
+
+def suggestion(close: str | None, lang: Language) -> str:
+    """``; did you mean ...?``, or nothing."""
+    return words("suggestion", lang, close=close) if close else ""

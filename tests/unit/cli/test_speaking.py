@@ -1,0 +1,139 @@
+"""The command around its commands: help in two languages, suggestions, completion, and how it is started."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from mindie_kvpool_plugin import __version__
+from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text
+from mindie_kvpool_plugin.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[3]
+CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+def run(*args, **kwargs):
+    return CliRunner().invoke(main, args, prog_name="mindie-kvpool", **kwargs)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_every_option_is_explained_in_both_languages(name, lang):
+    """No key of the catalog is left, and no text in the other language."""
+    text = run(
+        *filter(None, [name]), "--help", *([] if name == "demo" else ["--lang", lang]), env={"LANG": lang}
+    ).output
+    assert "help." not in text
+    assert bool(CHINESE.search(text)) is (lang == "zh")
+    command = main.get_command(None, name) if name else main
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.opts[0] in text
+    assert ("选项:" in text) is (lang == "zh")
+
+
+@pytest.mark.parametrize("args", [["--lang", "zh", "check", "-h"], ["check", "-h", "--lang=zh"], ["--lang=zh", "-h"]])
+def test_language_may_be_asked_for_anywhere(args):
+    """Before the command or behind --help."""
+    assert "用法: mindie-kvpool" in run(*args).output
+
+
+def test_language_of_the_group_holds_for_the_command():
+    """Unless it has one of its own."""
+    assert "缺少" in run("--lang", "zh", "explain", "SC-01").output
+    assert "缺少" not in run("--lang", "zh", "explain", "SC-01", "--lang", "en").output
+
+
+def test_help_imports_no_command():
+    """A laptop without torch can read it, and it is quick."""
+    code = (
+        "import sys\nfrom mindie_kvpool_plugin.cli.main import main\n"
+        "try:\n main(['--help'])\nexcept SystemExit:\n pass\n"
+        "print([m for m in ('torch', 'rich', 'jsonschema', 'lark') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_package_can_be_run_as_a_module():
+    """Where the script is not on the path."""
+    command = [sys.executable, "-m", "mindie_kvpool_plugin", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == f"mindie-kvpool, version {__version__}"
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("chek", "check"), ("Explain", "explain"), ("sheme", "schema")])
+def test_a_mistyped_command_gets_a_suggestion(typed, meant):
+    """And the list of all."""
+    result = run(typed, "--lang", "en")
+    assert result.exit_code == 2
+    assert f"did you mean {meant}?" in result.output
+    assert "support" in result.output
+
+
+def test_an_unknown_command_gets_no_wild_guess():
+    """Only the list."""
+    assert "did you mean" not in run("frobnicate").output
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"), [("hc1", "HC-01"), ("KP_3", "KP-03"), ("sc 06", "SC-06"), ("kp-03", "KP-03")]
+)
+def test_a_code_may_be_spelt_in_many_ways(typed, code):
+    """As people say it."""
+    assert run("explain", typed).output.startswith(code)
+
+
+def test_a_mistyped_code_or_schema_gets_a_suggestion():
+    """Exit 2."""
+    assert "did you mean KP-03?" in run("explain", "KP-033", "--lang", "en").output
+    assert "did you mean mooncake?" in run("schema", "moncake", "--lang", "en").output
+    assert "是否想写 KP-03" in run("explain", "KP-033", "--lang", "zh").output
+
+
+def complete(shell, *words):
+    variables = {
+        "_MINDIE_KVPOOL_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": " ".join(["mindie-kvpool", *words]),
+        "COMP_CWORD": words[-1] if shell == "fish" else str(len(words)),
+    }
+    code = "from mindie_kvpool_plugin.cli.main import main; main(prog_name='mindie-kvpool')"
+    env = os.environ | variables
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT, env=env
+    ).stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands_and_codes(shell):
+    """As the README tells them to."""
+    assert "check" in complete(shell, "ch")
+    assert "KP-03" in complete(shell, "explain", "KP-0")
+    assert "mooncake" in complete(shell, "schema", "moon")
+    assert "--select" in complete(shell, "check", "--se")
+    for readme in ("README.md", "README.zh.md"):
+        assert f"_MINDIE_KVPOOL_COMPLETE={shell}_source" in (ROOT / readme).read_text(encoding="utf-8")
+
+
+def test_status_speaks_chinese():
+    """Every line of it."""
+    lines = run("status", "--lang", "zh").output.splitlines()
+    assert all(CHINESE.search(line) for line in lines[1:])
+
+
+def test_texts_of_the_command_have_no_leftovers():
+    """Each help text belongs to a command or an option that exists."""
+    known = {"usage", "options", "commands", "default", "option.help", "option.lang", "option.version", "mindie-kvpool"}
+    for name in COMMANDS:
+        known |= {name, f"{name}.short"} | {
+            f"{name}.{parameter.name}" for parameter in main.get_command(None, name).params
+        }
+    assert has_text("help.check", "en")
+    texts = (ROOT / "mindie_kvpool_plugin" / "locale" / "en.json").read_text(encoding="utf-8")
+    assert set(re.findall(r'^  "help\.([^"]+)":', texts, re.MULTILINE)) <= known

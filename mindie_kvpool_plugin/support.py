@@ -379,6 +379,15 @@ PAIRS = (
             "只有 DeepSeek 有 cp、sp，此类请求返回错误",
         ),
     ),
+    _pair(
+        "la",
+        "recompute",
+        "excluded",
+        (
+            "after it MindIE-LLM feeds the sequence a stale token; of such a sequence only the prompt is stored",
+            "此后 MindIE-LLM 给该序列输入过期的 token；此类序列只存提示词",
+        ),
+    ),
     _pair("n beam", "dp", "excluded", _COPIES_REACH_ALL),
     _pair("dp", "swap", "excluded", _COPIES_REACH_ALL, code="HC-44"),
     _pair(

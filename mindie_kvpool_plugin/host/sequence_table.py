@@ -8,7 +8,8 @@ context store at the moment of the free event, when they are still there.
 How many leading tokens certainly have their KV in the blocks is noted, too.  As a rule all but the last one.
 A beam may take over another beam's history between two batches, so of a beam only the prompt is certain.
 Of a guess that ``la`` accepted, the KV lies elsewhere until the next step computes it again
-(la/decoding_policy.py), so there only what a step began with is certain after it.
+(la/decoding_policy.py), so there only what a step began with is certain after it.  ``la`` also keeps the last token of
+a sequence that is preempted, and feeds it after the second prefill: of such a sequence only the prompt is certain.
 
 Step thread.  Per batch the cost is a few array operations over the batch, not over its tokens.
 """
@@ -56,6 +57,8 @@ class SequenceTable:
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
         self._certain = np.zeros(0, dtype=np.int64)
+        self._limit = np.zeros(0, dtype=np.int64)
+        self._newest = NO_SEQUENCE
         self._prompt_blocks = np.zeros(0, dtype=np.int64)
         self._given = np.zeros((0, 1), dtype=np.int32)
         self._latest: npt.NDArray[np.object_] = np.full(0, None, dtype=object)
@@ -99,6 +102,7 @@ class SequenceTable:
         self._num_blocks[handle] = len(blocks)
         self._poolable[handle] = poolable
         self._certain[handle] = NO_LIMIT if certain is None else certain
+        self._limit[handle] = int(self._context.get_seq_lens(handle)) if self._restarts(sequence_id) else NO_LIMIT
         self._prompt_blocks[handle] = num_blocks = self._blocks_of_prompt(handle, len(blocks))
         if adapter is not None:
             self._adapters[sequence_id] = adapter
@@ -106,6 +110,11 @@ class SequenceTable:
         self._latest[handle] = table
         self._latest_row[handle] = row
         return self._share.indexes(num_blocks, num_blocks)[: len(blocks)], blocks.astype(np.int64)
+
+    def _restarts(self, sequence_id: int) -> bool:
+        """Whether ``la`` may have known the sequence before: the host counts its ids up as requests arrive."""
+        is_newest, self._newest = sequence_id > self._newest, max(sequence_id, self._newest)
+        return self._settles_late and not is_newest
 
     def _blocks_of_prompt(self, handle: int, own: int) -> int:
         """Blocks of a prompt on all ranks; the host pads prompts under context parallelism, but not its lengths."""
@@ -136,7 +145,7 @@ class SequenceTable:
             self.enter(sequence_id, int(handles[row]), table, row, poolable=is_pulled, adapter=adapter)
         rows = np.arange(len(handles))
         if self._settles_late:
-            self._certain[handles] = self._context.get_seq_lens(handles)
+            self._certain[handles] = np.minimum(self._context.get_seq_lens(handles), self._limit[handles])
         before = self._num_blocks[handles]
         current = table[rows, np.maximum(before - 1, 0)].astype(np.int64)
         column = np.minimum(before, table.shape[1] - 1)
@@ -201,6 +210,7 @@ class SequenceTable:
         """The host forgets all sequences, those included whose blocks were pulled and that never ran here."""
         for sequence_id in [*self._handle_of, *self._expected]:
             self.leave(sequence_id)
+        self._newest = NO_SEQUENCE
 
     def _grow(self, handles: int, blocks: int) -> None:
         """Make room; both dimensions are bounded by the host's own context store."""
@@ -214,6 +224,7 @@ class SequenceTable:
         self._num_blocks = np.pad(self._num_blocks, (0, more))
         self._poolable = np.pad(self._poolable, (0, more))
         self._certain = np.pad(self._certain, (0, more))
+        self._limit = np.pad(self._limit, (0, more))
         self._prompt_blocks = np.pad(self._prompt_blocks, (0, more))
         self._latest = np.concatenate([self._latest, np.full(more, None, dtype=object)])
         self._latest_row = np.pad(self._latest_row, (0, more))

@@ -1,6 +1,7 @@
 """Block tables are remembered from the batches, and read when a sequence is freed."""
 
 import numpy as np
+import pytest
 
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 
@@ -162,6 +163,26 @@ def test_tokens_that_settle_late_count_one_step_later():
     sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6]))
     context.hold(9, range(10))
     assert sequences.look(70)[0].block_ids.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("settles_late", [True, False])
+def test_of_a_sequence_that_la_has_seen_before_only_the_prompt_counts(settles_late):
+    """Preempted by recomputation: ``la`` feeds its stale token after the second prefill."""
+    context = Context()
+    sequences = SequenceTable(context, SIZE, settles_late=settles_late)
+    for handle, sequence_id in ((9, 70), (8, 71)):
+        context.hold(handle, range(5))
+        sequences.enter(sequence_id, handle, table([3, 5, 6]), 0, poolable=True)
+    sequences.leave(70)
+    context.hold(9, range(5))
+    sequences.enter(70, 9, table([1, 2, 4]), 0, poolable=True)
+    found = {}
+    for handle, sequence_id in ((9, 70), (8, 71)):
+        context.hold(handle, range(9))
+        sequences.advance(np.array([sequence_id]), np.array([handle], np.int32), table([1, 2, 4]))
+        context.hold(handle, range(10))
+        found[sequence_id] = len(sequences.look(sequence_id)[0].block_ids)
+    assert found == {70: 1 if settles_late else 2, 71: 2}
 
 
 def test_a_sequence_whose_blocks_were_pulled_is_pooled_like_a_computed_one():

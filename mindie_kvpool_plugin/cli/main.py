@@ -20,6 +20,7 @@ COMMANDS = {
     "check": "mindie_kvpool_plugin.cli.check",
     "demo": "mindie_kvpool_plugin.cli.demo",
     "explain": "mindie_kvpool_plugin.cli.explain",
+    "init": "mindie_kvpool_plugin.cli.init",
     "schema": "mindie_kvpool_plugin.cli.schema",
     "status": "mindie_kvpool_plugin.cli.status",
     "support": "mindie_kvpool_plugin.cli.support",

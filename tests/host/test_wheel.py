@@ -30,3 +30,4 @@ def test_wheel_holds_the_product_and_none_of_its_trials(wheel):
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     assert {name.split("/")[0] for name in names} == {"mindie_kvpool_plugin", "mindie_kvpool_plugin.pth"}
     assert not [name for name in names if any(trial in name for trial in ("chaos", "soak", "fault_matrix", "bench"))]
+    assert "mindie_kvpool_plugin/conf_examples/qwen_one_server/kv_pool.json" in names

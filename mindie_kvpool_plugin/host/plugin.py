@@ -219,7 +219,8 @@ class KvPoolPlugin:
     def check_integrity(self) -> None:
         """Raise AssertionError when the plugin's own records contradict each other."""
         if self._worker is not None:
-            self._worker.walks.spill.check_integrity()
+            with self._lock:
+                self._worker.walks.spill.check_integrity()
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until every queued spill is done; False when the time ran out."""

@@ -4,6 +4,7 @@ Copies (copy-on-write), swap-in and the repair of a device go through the host's
 host, at the worst moments: while a spill has not read yet, after it, and before the workers hear of an abort.
 """
 
+import importlib
 import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -84,6 +85,7 @@ def pull_junk(engine):
         def pull_blocks(self, dst_block_table, **_):
             for block in dst_block_table:
                 fill(engine, block)
+            return importlib.import_module("mindie_llm.utils.status").MindieLlmStatusCode.SUCCESS
 
     generator = engine.workers[0].generator
     generator.separate_deployment_worker = Link()

@@ -262,7 +262,8 @@ def swap(engine):
 def pull(engine):
     """Another node's block arrives, on a thread of its own."""
     generator, trace = engine.workers[0].generator, Trace()
-    generator.separate_deployment_worker = SimpleNamespace(pull_blocks=lambda **_: None)
+    arrived = importlib.import_module("mindie_llm.utils.status").MindieLlmStatusCode.SUCCESS
+    generator.separate_deployment_worker = SimpleNamespace(pull_blocks=lambda **_: arrived)
     nobodys = SimpleNamespace(all_sequence_ids=np.zeros(0, np.int64), batch_dp_rank_ids=None, adapter_ids=None)
 
     def run():

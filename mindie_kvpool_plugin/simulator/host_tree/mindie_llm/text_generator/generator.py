@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -12,29 +14,62 @@ from mindie_llm.text_generator.plugins.plugin_utils import PluginParameterValida
 from mindie_llm.text_generator.utils.input_metadata import InputMetadata
 from mindie_llm.text_generator.utils.model_input import GenerationOutput
 from mindie_llm.text_generator.utils.output_filter import OutputFilter
+from mindie_llm.text_generator.utils.separate_deployment_engine import DmiModeNodeRole, SeparateDeploymentWorker
 from mindie_llm.text_generator.utils.settings import CacheConfig, ContextParams, KVCacheSettings
 from mindie_llm.text_generator.utils.tg_infer_context_store import TGInferContextStore
 from mindie_llm.utils.env import ENV
 from mindie_llm.utils.log.error_code import ErrorCodeException, convert_exception_to_error_code
+from mindie_llm.utils.status import MindieLlmStatusCode
 
 WARMUP_SEQUENCE_ID = 1
+STANDARD_ROLE = "standard"
 PAUSE_COMMANDS = ("CMD_PAUSE_ENGINE", "CMD_PAUSE_ENGINE_ROCE")
 
 
 class PDInterface:
-    separate_deployment_worker = None  # the link to other nodes; the simulated host has none of its own
+    def __init__(self, pd_config):
+        self.pd_config = pd_config
+        self.separate_deployment_worker = None
+        self.input_metadata_queue = queue.Queue()
+
+    def link(self, **kwargs):
+        self.separate_deployment_worker.link(**kwargs)
+
+    def query_link_status(self):
+        return self.separate_deployment_worker.query_link_status()
+
+    def switch_role(self, role):
+        self.pd_config.model_role = role
 
     def pull_kv(self, input_metadata, p_d_infos):
-        """Copy another node's blocks into ours, on a transfer thread; answers (0, 0) when all came."""
+        """Copy other nodes' blocks into ours, on a transfer thread; the sequences begin with the next decode batch."""
         for node, theirs, own in p_d_infos:
-            self.separate_deployment_worker.pull_blocks(
+            status = self.separate_deployment_worker.pull_blocks(
                 remote_model_instance_id=node, src_block_table=theirs, dst_block_table=own
             )
-        return 0, 0
+            if status != MindieLlmStatusCode.SUCCESS:
+                return status, node
+        self.input_metadata_queue.put(input_metadata)
+        return MindieLlmStatusCode.SUCCESS, 0
+
+    def _init_sepd_engine(self):
+        if self.pd_config.model_role != STANDARD_ROLE:
+            self.separate_deployment_worker = SeparateDeploymentWorker(
+                role=self.pd_config.model_role,
+                local_cluster_id=self.pd_config.local_cluster_id,
+                local_physical_device_id=self.pd_config.local_physical_device_id,
+            )
 
 
 class Generator(PDInterface):
     def __init__(self, model_config):
+        super().__init__(
+            SimpleNamespace(
+                model_role=model_config.get("role", STANDARD_ROLE),
+                local_cluster_id=int(model_config.get("local_instance_id", 0)),
+                local_physical_device_id=int(model_config["npu_device_id"]),
+            )
+        )
         self.model_config = model_config
         self.block_size = int(model_config["block_size"])
         self.max_seq_len = int(model_config["max_seq_len"])
@@ -47,6 +82,8 @@ class Generator(PDInterface):
         self.num_speculative_tokens = plugin_config.get("num_speculative_tokens", 0)
         self.async_inference = ENV.async_inference
         self.is_inference_pause = False
+        if self.pd_config.model_role == DmiModeNodeRole.DECODER and "prefix_cache" in model_config["plugin_params"]:
+            raise ValueError("prefix_cache is not for the decode nodes of a separated deployment")
         self.generator_backend = GeneratorBackend(model_config)
         self.model_wrapper = self.generator_backend.model_wrapper
         self.model_info = self.generator_backend.model_info
@@ -74,10 +111,37 @@ class Generator(PDInterface):
             self._update_kvcache_settings(1)
             self._init_plugin_manager(self.kvcache_settings, plugin_list, plugin_config)
             self.warm_up()
+        self._init_sepd_engine()
         self._update_kvcache_settings(int(model_config["num_npu_blocks"]))
         self._init_plugin_manager(self.kvcache_settings, plugin_list, plugin_config)
+        if self.pd_config.model_role == DmiModeNodeRole.DECODER:
+            self._open_pool()
+
+    def _open_pool(self):
+        """A decode node opens a client, which nothing uses."""
+        backend = self.generator_backend
+        if backend.kv_pool_backend and backend.kv_pool_config_path:
+            from mindie_llm.text_generator.mempool import MemPool  # noqa: PLC0415 - only where a pool is configured
+
+            self.m_store = MemPool.create_pool(
+                backend=backend.kv_pool_backend,
+                config_path=backend.kv_pool_config_path,
+                role="worker",
+                device_id=backend.npu_device_id,
+                kv_caches=backend.cache_pool.npu_cache,
+            )
+
+    def _begin_pulled_sequences(self, warmup):
+        """What was pulled since the last decode batch gets its context now, on this thread."""
+        while not self.input_metadata_queue.empty():
+            pulled = self.input_metadata_queue.get()
+            handles = self.infer_context.get_batch_context_handles(pulled)
+            self.infer_context.compose_model_inputs(pulled, handles, warmup=warmup, is_pd_separate=True)
 
     def generate_token(self, input_metadata: InputMetadata, warmup=False):
+        may_decode_others = self.pd_config.model_role in {DmiModeNodeRole.DECODER, DmiModeNodeRole.FLEX}
+        if may_decode_others and not input_metadata.is_prefill:
+            self._begin_pulled_sequences(warmup)
         manager = self.plugin_manager
         generate = manager.generate_token_async if self.async_inference else manager.generate_token
         try:
@@ -128,11 +192,19 @@ class Generator(PDInterface):
         return {**done, "command_result": 1, "error_msg": f"unknown command {command!r}"}
 
     def warm_up(self):
-        """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards."""
+        """One prefill of ones and one decode, all in block 0 of a cache that is thrown away afterwards.
+
+        A prefill node does the former only; a decode node takes it for pulled.
+        """
         length = min(self.max_prefill_tokens, self.max_seq_len - 2)  # leaves room for the decode
         length -= length % (2 * self.infer_context.spcp_parallel_info.cp_size)
-        self.generate_token(self._warmup_batch(length, is_prefill=True), warmup=True)
-        self.generate_token(self._warmup_batch(length, is_prefill=False), warmup=True)
+        role, prefill = self.pd_config.model_role, self._warmup_batch(length, is_prefill=True)
+        if role == DmiModeNodeRole.DECODER:
+            self.input_metadata_queue.put(prefill)
+        else:
+            self.generate_token(prefill, warmup=True)
+        if role != DmiModeNodeRole.PREFILL:
+            self.generate_token(self._warmup_batch(length, is_prefill=False), warmup=True)
 
     def _warmup_batch(self, length, is_prefill):
         metadata = InputMetadata(
@@ -180,6 +252,9 @@ class Generator(PDInterface):
             self.rank, self.model_info, self.block_size, num_npu_blocks, self.num_speculative_tokens
         )
         self.generator_backend.init_cache_pool(self.kvcache_settings)
+        if self.separate_deployment_worker is not None:
+            layers = self.generator_backend.cache_pool.npu_cache
+            self.separate_deployment_worker.set_npu_cache(tensor for layer in layers for tensor in layer)
 
     def _init_plugin_manager(self, kvcache_settings, plugin_list, plugin_config):
         mapping = self.model_wrapper.mapping
@@ -191,6 +266,6 @@ class Generator(PDInterface):
             ContextParams(async_infer=self.async_inference, max_generated_tokens=self.max_generated_tokens),
         )
         output_filter = OutputFilter(self.cache_config, self.infer_context, self.async_inference)
-        utils = (self.generator_backend, kvcache_settings, self.infer_context, output_filter, "standard")
+        utils = (self.generator_backend, kvcache_settings, self.infer_context, output_filter, self.pd_config.model_role)
         self.plugin_manager = get_plugin(plugin_list, plugin_config, utils, self.is_mix_model, None)
         self.plugin_manager.initialize()

@@ -54,6 +54,11 @@ class BatchContext:
             if parent in self.adapter_ids:
                 self.adapter_ids[child] = self.adapter_ids[parent]
 
+    def take_first_tokens(self, handles, metadata):
+        """Another node has computed the prompts but for their last tokens, which it sampled."""
+        self.last_input_ids[handles] = metadata.input_ids[np.cumsum(metadata.batch_seq_len) - 1]
+        self.output_len_count[handles] += len(handles)  # for each as many as there are: the host does so
+
     def pop(self, sequence_ids):
         known = self.sequence_context_slot_map
         return [known.pop(int(sequence_id)) for sequence_id in sequence_ids if int(sequence_id) in known]
@@ -105,11 +110,15 @@ class TGInferContextStore:
         handles = [context.handle(int(name), metadata.is_prefill) for name in metadata.all_sequence_ids]
         return np.array(handles, dtype=np.int32)
 
-    def compose_model_inputs(self, metadata: InputMetadata, context_handles, warmup=False, hit_mask=None):
+    def compose_model_inputs(
+        self, metadata: InputMetadata, context_handles, warmup=False, hit_mask=None, is_pd_separate=False
+    ):
         if self.spcp_parallel_info.scp_size > 1:
             metadata.batch_block_tables = metadata.batch_block_tables[:, self.spcp_parallel_info.scp_rank, :]
         compose = self._prefill_inputs if metadata.is_prefill else self._decode_inputs
         inputs = compose(metadata, context_handles, warmup, hit_mask)
+        if is_pd_separate:
+            self._batch_context.take_first_tokens(context_handles, metadata)
         has_groups = metadata.is_prefill and metadata.batch_best_of is not None and (metadata.batch_best_of > 1).any()
         best_of = metadata.batch_best_of if has_groups else None
         if metadata.is_prefill and metadata.batch_use_beam_search is not None:

@@ -1,4 +1,4 @@
-"""Which failures of a device can be repaired, told by their text."""
+"""Failures by code; those of a device that can be repaired are told by their text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from enum import Enum
 
 class ErrorCode(str, Enum):
     TEXT_GENERATOR_HBM_MULTI_BIT_ECC_ERROR = "HBM MULTI BIT ECC ERROR"
+    TEXT_GENERATOR_PD_BLOCK_ID_OUT_OF_RANGE = "MIE05E010017"
+    TEXT_GENERATOR_PD_MODEL_INSTANCE_ID_ERROR = "MIE05E010018"
+    TEXT_GENERATOR_PD_PULL_KV_ERROR = "MIE05E01001A"
 
 
 class ErrorCodeException(RuntimeError):

@@ -60,13 +60,13 @@ class Engine:
         recoveries: device faults that were repaired.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, oracle: Oracle | None = None) -> None:
         self.config = config
         self.done: list[Request] = []
         self.on_end: Callable[[Request], None] | None = None
         self.recoveries = 0
         self._fails = False
-        self.oracle = Oracle(config.max_table_tokens + SPARE_TOKENS, config.shape.vocab_size)
+        self.oracle = oracle or Oracle(config.max_table_tokens + SPARE_TOKENS, config.shape.vocab_size)
         self.managers = [self._block_manager() for _ in range(config.dp)]
         self.manager = self.managers[0]
         self.workers: list[Worker] = []
@@ -88,6 +88,31 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, runs, or has blocks to give back."""
+        return self.scheduler.idle
+
+    @property
+    def copied_blocks(self) -> int:
+        """Blocks copied for children."""
+        return self.scheduler.copied_blocks
+
+    @property
+    def moved_beams(self) -> int:
+        """Times a running beam went on from another one's history."""
+        return self.scheduler.moved_beams
+
+    @property
+    def swapped_blocks(self) -> int:
+        """Blocks that came back from host memory."""
+        return self.scheduler.swapper.blocks_in
+
+    @property
+    def preemptions(self) -> int:
+        """Times a request had to make room."""
+        return self.scheduler.preemptions
 
     @property
     def computed_tokens(self) -> int:
@@ -268,13 +293,15 @@ class Engine:
             return DealtBlockManager(config.num_shares, config.hbm_blocks, config.block_size, caching=config.is_caching)
         return BlockManager(config.hbm_blocks, config.block_size, caching=config.is_caching)
 
+    def _scheduler_kind(self) -> Callable[..., Scheduler]:
+        if self.config.speculation:
+            return partial(SpeculativeScheduler, gamma=self.config.speculation.gamma)
+        if self.config.chunk_tokens:
+            return partial(ChunkedScheduler, chunk_tokens=self.config.chunk_tokens)
+        return DealtScheduler if self.config.num_shares > 1 else Scheduler
+
     def _scheduler(self) -> Scheduler:
-        config = self.config
-        make: Callable[..., Scheduler] = DealtScheduler if config.num_shares > 1 else Scheduler
-        if config.chunk_tokens:
-            make = partial(ChunkedScheduler, chunk_tokens=config.chunk_tokens)
-        if config.speculation:
-            make = partial(SpeculativeScheduler, gamma=config.speculation.gamma)
+        config, make = self.config, self._scheduler_kind()
         groups = [
             make(
                 manager,

@@ -38,6 +38,8 @@ class EngineConfig:
         cpu_blocks: host blocks they are swapped out to.
         speculation: how several tokens per sequence and step are guessed (``simulator.speculation``).
         chunk_tokens: ``prefillChunkSize``, tokens of a prompt in one batch (SplitFuse); 0: prompts are not split.
+        role: "standard", or of a node that does not work alone: "prefill", "decoder" or "flex".
+        node: tells the nodes of a deployment apart.
     """
 
     shape: ModelShape = field(default_factory=ModelShape)
@@ -61,6 +63,8 @@ class EngineConfig:
     cpu_blocks: int = 0
     chunk_tokens: int = 0
     speculation: Speculation | None = None
+    role: str = "standard"
+    node: int = 0
 
     def __post_init__(self) -> None:
         if self.max_preempt_count and not self.cpu_blocks:
@@ -134,6 +138,8 @@ class EngineConfig:
             "npu_device_id": rank,
             "local_rank": rank,
             "rank": rank,
+            "role": self.role,
+            "local_instance_id": self.node,
             "world_size": self.num_ranks,
             "tp": self.tp,
             "dp": self.dp,

@@ -274,6 +274,10 @@ class Oracle:
                 truth = self._truths.setdefault(row.sequence_id, SequenceTruth(self._capacity))
                 truth.restart(row.prompt, adapter_salt(row.adapter))
 
+    def hand_over(self, sequence_id: int, successor: int) -> None:
+        """Another node's sequence goes on where this one is."""
+        self._truths[successor] = self._truths[sequence_id].fork()
+
     def note_checked(self, positions: int) -> None:
         """Count compared positions."""
         with self._lock:
@@ -299,16 +303,9 @@ class Oracle:
             step: the batch.
             draw: decides a row's tokens, if not one per sequence is drawn.
         """
-        for index, rank, positions in step.damage:
-            row, truth = step.rows[index], self._truths[step.rows[index].sequence_id]
-            self.corruptions += len(positions)
-            truth.reported[positions] = True
-            truth.poison = scramble_int(int(truth.keys[positions[0]]) ^ _POISON ^ truth.poison) | 1
-            phase = "prefill" if step.is_prefill else "decode"
-            self._tell(
-                f"step {step.number} ({phase}): sequence {row.sequence_id} attended to {len(positions)} wrong "
-                f"positions from {int(positions[0])} on, rank {rank}"
-            )
+        with self._lock:  # two nodes judge at once
+            for index, rank, positions in step.damage:
+                self._count(step, step.rows[index], rank, positions)
         for row in step.rows:
             step.next_tokens.append(draw(row) if draw else self._draw(row, step.is_prefill))
         for sequence_id in step.forget:
@@ -321,6 +318,17 @@ class Oracle:
             if sequence_id >= 0 and parent in searched:
                 self._truths[sequence_id] = searched[parent].fork()
                 self._truths[sequence_id].extend(np.array([token], dtype=np.int64))
+
+    def _count(self, step: Step, row: Row, rank: int, positions: Ints) -> None:
+        truth = self._truths[row.sequence_id]
+        self.corruptions += len(positions)
+        truth.reported[positions] = True
+        truth.poison = scramble_int(int(truth.keys[positions[0]]) ^ _POISON ^ truth.poison) | 1
+        phase = "prefill" if step.is_prefill else "decode"
+        self._tell(
+            f"step {step.number} ({phase}): sequence {row.sequence_id} attended to {len(positions)} wrong "
+            f"positions from {int(positions[0])} on, rank {rank}"
+        )
 
     def _draw(self, row: Row, is_prefill: bool) -> list[tuple[int, int]]:
         truth = self._truths[row.sequence_id]

@@ -15,6 +15,7 @@ from typing import Literal
 
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.beams import reference_beams
+from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated, TwoNodes
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -22,9 +23,11 @@ from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
 from mindie_kvpool_plugin.simulator.requests import Request, Sequence
 from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
+from mindie_kvpool_plugin.simulator.worker import Worker
 
 PoolName = Literal["local_dram", "mooncake"]
 Progress = Callable[[int], None]
+Host = Engine | Disaggregated
 
 PLUGIN = "kv_pool"
 POOL_PLUGINS = f"{PLUGIN},prefix_cache"
@@ -55,6 +58,7 @@ class RunConfig:
         pool_blocks: blocks the pool can hold.
         faults: what goes wrong with the pool.
         fail_after: requests that end before the device fails and is repaired; 0: it does not fail.
+        two: how two such hosts work together; None: there is one.
     """
 
     engine: EngineConfig
@@ -64,6 +68,13 @@ class RunConfig:
     pool_blocks: int = 4096
     faults: FaultSpec | None = None
     fail_after: int = 0
+    two: TwoNodes | None = None
+
+    def __post_init__(self) -> None:
+        if self.two is not None:
+            self.two.judge(self.engine)
+            if self.fail_after:
+                raise ValueError("the repair of a device is simulated with one node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,8 @@ class Result:
         recoveries: device faults that were repaired.
         preemptions: times a request had to make room.
         speculation: what speculative steps did and found, by name (``simulator.oracle``).
+        pulled_blocks: blocks copied from node to node, all ranks together.
+        failed_pulls: requests whose blocks did not come from the other node.
         hook_seconds: "plugin.hook" -> seconds spent in it on rank 0.
         seconds: the whole run.
         faults: kind -> how often it really happened (``simulator.faults``).
@@ -122,6 +135,8 @@ class Result:
     recoveries: int
     preemptions: int
     speculation: dict[str, int]
+    pulled_blocks: int
+    failed_pulls: int
     hook_seconds: dict[str, float]
     seconds: float
     faults: dict[str, int]
@@ -162,9 +177,14 @@ def run_traffic(config: RunConfig, progress: Progress | None = None) -> Result:
         progress: called with the number of requests that were answered since the last call.
     """
     began = time.perf_counter()
-    with Engine(config.engine) as engine:
+    with build_host(config) as engine:
         prompt_by_id = drive(engine, config.make_traffic(), config.concurrency, progress, config.fail_after)
         return _result(engine, prompt_by_id, time.perf_counter() - began)
+
+
+def build_host(config: RunConfig) -> Host:
+    """The host of a run, or the two."""
+    return Engine(config.engine) if config.two is None else Disaggregated(config.engine, config.two)
 
 
 def run_without_pool(config: RunConfig, progress: Progress | None = None) -> Result:
@@ -207,7 +227,7 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
 
 
 def drive(
-    engine: Engine, traffic: Traffic, concurrency: int, progress: Progress | None = None, fail_after: int = 0
+    engine: Host, traffic: Traffic, concurrency: int, progress: Progress | None = None, fail_after: int = 0
 ) -> dict[int, tuple[Prompt, Request]]:
     """Feed an engine until the traffic ends; answers what was asked, by sequence id.
 
@@ -223,7 +243,7 @@ def drive(
             progress(1)
 
     engine.on_end = ended
-    while traffic.ready or not engine.scheduler.idle:
+    while traffic.ready or not engine.idle:
         while traffic.ready and len(asked) - len(engine.done) < concurrency:
             prompt = traffic.ready.popleft()
             request = engine.submit(
@@ -234,14 +254,14 @@ def drive(
     return asked
 
 
-def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
+def _result(engine: Host, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
     for worker in engine.workers:
         drain = getattr(worker.plugin(PLUGIN), "drain", None)
         if drain is not None:
             drain(DRAIN_TIMEOUT_S)
     requests = [request for _, request in asked.values()]
-    size, scheduler = engine.config.block_size, engine.scheduler
-    counters = {name: sum(_counter(engine, rank, name) for rank in range(engine.config.num_ranks)) for name in COUNTERS}
+    size = engine.config.block_size
+    counters = {name: sum(_counter(worker, name) for worker in engine.workers) for name in COUNTERS}
     return Result(
         requests=len(engine.done),
         prompt_tokens=sum(request.prompt_tokens for request in requests),
@@ -252,12 +272,14 @@ def _result(engine: Engine, asked: dict[int, tuple[Prompt, Request]], seconds: f
         wrong_answers=sum(wrong_answers(request, engine.config.shape) for request in requests),
         leaked_blocks=engine.leaked_blocks,
         aborted=sum(request.state == "aborted" for request in requests),
-        copied_blocks=scheduler.copied_blocks,
-        moved_beams=scheduler.moved_beams,
-        swapped_blocks=scheduler.swapper.blocks_in,
+        copied_blocks=engine.copied_blocks,
+        moved_beams=engine.moved_beams,
+        swapped_blocks=engine.swapped_blocks,
         recoveries=engine.recoveries,
-        preemptions=scheduler.preemptions,
+        preemptions=engine.preemptions,
         speculation=dict(sorted(engine.oracle.counts.items())),
+        pulled_blocks=engine.pulled_blocks if isinstance(engine, Disaggregated) else 0,
+        failed_pulls=engine.failed_pulls if isinstance(engine, Disaggregated) else 0,
         hook_seconds={hook: round(spent, 6) for hook, spent in sorted(engine.workers[0].hook_seconds.items())},
         seconds=round(seconds, 3),
         faults={},
@@ -286,5 +308,5 @@ def wrong_beams(request: Request, shape: ModelShape) -> int:
     return sum(a != b for a, b in zip_longest(answers + sorted(request.ended_beams), right + ended))
 
 
-def _counter(engine: Engine, rank: int, name: str) -> int:
-    return int(getattr(getattr(engine.plugin(PLUGIN, rank), "counters", None), name, 0))
+def _counter(worker: Worker, name: str) -> int:
+    return int(getattr(getattr(worker.plugin(PLUGIN), "counters", None), name, 0))

@@ -48,7 +48,7 @@ class Scheduler:
         lookup: Any = None,
         tp: int = 1,
         model_name: str = "",
-        clock: str = "exact",
+        clock: str | Clock = "exact",
         swapper: Swapper | None = None,
     ) -> None:
         self.manager = manager
@@ -60,7 +60,7 @@ class Scheduler:
         self._asynchronous = asynchronous
         self._lookup = lookup
         self._tp, self._model_name = tp, model_name
-        self._clock = Clock(clock)
+        self._clock = Clock(clock) if isinstance(clock, str) else clock
         self._waiting: deque[Request] = deque()
         self._running: deque[Request] = deque()
         self._over: list[tuple[Request, Sequence]] = []
@@ -81,6 +81,15 @@ class Scheduler:
     def can_prefill(self) -> bool:
         """Whether the next prompt fits."""
         return bool(self._waiting) and self._fits(self._waiting[0], [])
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self._waiting or self._running)
+
+    def knows(self, sequence: Sequence) -> bool:
+        """Whether a sequence is one of its requests'."""
+        return sequence.sequence_id in self._by_id
 
     def submit(self, request: Request) -> None:
         """Queue a request."""

@@ -37,7 +37,7 @@ class Outcome:
         recomputed: promised blocks that were computed after all, all ranks.
         faults: injected faults that really happened.
         wrong: corruptions, wrong answers, leaked blocks, caught errors in hooks.
-        events: how often the host wrote blocks outside a batch: copies, swaps, repairs of the device.
+        events: how often the host wrote blocks outside a batch: copies, swaps, pulls, repairs of the device.
         exception: why the engine stopped, if it did.
         seconds: the whole cell.
         result: all counts of the run, unless the engine stopped.
@@ -83,7 +83,7 @@ def run_config(cell: Any, config: RunConfig) -> Outcome:
         result.recomputed_blocks,
         sum(result.faults.values()),
         tuple(getattr(result, member) for member in MEMBERS),
-        result.copied_blocks + result.swapped_blocks + result.recoveries,
+        result.copied_blocks + result.swapped_blocks + result.pulled_blocks + result.recoveries,
         seconds=time.monotonic() - began,
         result=result,
     )

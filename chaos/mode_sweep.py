@@ -1,9 +1,10 @@
 """Seeded combinations of modes and faults on the simulated host: ``python -m chaos.mode_sweep [--seeds 300]``.
 
 A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
-context parallelism, data parallelism, multi-token prediction, or none of them), the scheduling, asyncWrite, ranks,
-cache layout, block size, device memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit
-status 1 if anything went wrong, or if a mode never did what it is named after.
+context parallelism, data parallelism, multi-token prediction, prefill and decode on two nodes, two flex nodes, or none
+of them), the scheduling, asyncWrite, ranks, cache layout, block size, device memory, traffic and what is wrong with the
+pool.  The same seed is the same run.  Exit status 1 if anything went wrong, or if a mode never did what it is named
+after.
 """
 
 from __future__ import annotations
@@ -21,18 +22,27 @@ from rich.table import Table
 
 from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
 from chaos.fault_matrix import FAULTS, WIDTH
+from mindie_kvpool_plugin.simulator.disaggregated import TwoNodes
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
+from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.run import RunConfig
 from mindie_kvpool_plugin.simulator.speculation import Speculation, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
-MODES = ("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams", "mtp")
-WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery"})
+TWO_NODES = ("two nodes", "two flex nodes")
+MODES = (
+    *("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams", "mtp"),
+    *TWO_NODES,
+)
+WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery", *TWO_NODES})
 """In these the host writes blocks outside a batch."""
 
-SYNC_ONLY = frozenset({"several answers", "beams"})
+GROUPS = frozenset({"several answers", "beams"})
+"""In these some requests have several sequences."""
+
+SYNC_ONLY = GROUPS | {"two flex nodes"}
 """The host's documents exclude asynchronous scheduling for them."""
 
 SYNC_WRITE_ONLY = frozenset({"chunks"})
@@ -80,7 +90,8 @@ def configuration(cell: Combination) -> RunConfig:
     draw = random.Random(f"mode sweep {cell.seed}")  # noqa: S311 - repeatable choices are the point
     asynchronous = cell.mode not in SYNC_ONLY and draw.random() < 0.5
     block_size = draw.choice((4, 8, 16))
-    roomy = 2 if asynchronous else 1  # without preemption there only starts what surely ends
+    # without preemption there only starts what surely ends, and short flex nodes wait for each other for ever
+    roomy = 2 if asynchronous or cell.mode == "two flex nodes" else 1
     is_swapping, shares = cell.mode == "swap", 2 if cell.mode in {"dealt out", "groups"} else 1
     engine = EngineConfig(
         shape=draw.choice(SHAPES),
@@ -98,6 +109,7 @@ def configuration(cell: Combination) -> RunConfig:
         speculation=_speculation(cell.mode, draw),
     )
     speakers, seed = draw.choice((6, 8, 10)), draw.randrange(1 << 30)
+    two = two_nodes(cell.mode, engine, draw) if cell.mode in TWO_NODES else None
 
     def traffic() -> Chat:
         if is_swapping:
@@ -106,7 +118,7 @@ def configuration(cell: Combination) -> RunConfig:
             speakers,
             3,
             seed=seed,
-            sampled=0.6 if cell.mode in SYNC_ONLY else 0.0,
+            sampled=0.6 if cell.mode in GROUPS else 0.0,
             samples=3,
             beams=float(cell.mode == "beams"),
             adapters=2 if cell.mode == "adapters" else 0,
@@ -117,6 +129,7 @@ def configuration(cell: Combination) -> RunConfig:
         traffic,
         faults=None if cell.fault == "none" else parse_spec(FAULTS[cell.fault]),
         fail_after=draw.randrange(5, 15) if cell.mode == "recovery" else 0,
+        two=two,
     )
 
 
@@ -124,6 +137,14 @@ def _speculation(mode: str, draw: random.Random) -> Speculation | None:
     if mode == "mtp":
         return mtp(draw.choice((1, 2, 3)), accept_rate=draw.choice((0.3, 0.6, 0.9)))
     return None
+
+
+def two_nodes(mode: str, engine: EngineConfig, draw: random.Random) -> TwoNodes:
+    """How they work together: with pulls that fail or do not, in roles that change or do not."""
+    faults = PullFaults(draw.choice((0, 3, 5)), draw.choice((None, engine.tp - 1)))
+    if mode == "two flex nodes":
+        return TwoNodes("flex", switch_every=draw.choice((0, 5, 8)), faults=faults)
+    return TwoNodes(decode_blocks=engine.hbm_blocks * draw.choice((3, 4)) // 4, faults=faults)
 
 
 def run_combination(cell: Combination) -> Outcome:
@@ -134,7 +155,7 @@ def run_combination(cell: Combination) -> Outcome:
 def table_of(outcomes: Iterable[Outcome]) -> Table:
     """One line per mode, and the sum."""
     table = Table(title="Modes and faults in seeded combinations; blocks count per rank", title_justify="left")
-    for heading in ("mode", *HEADINGS, "copies, swaps, repairs"):
+    for heading in ("mode", *HEADINGS, "copies, swaps, pulls, repairs"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     found = list(outcomes)
     for mode in MODES:

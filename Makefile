@@ -3,7 +3,7 @@
 
 READY := .venv/.ready
 
-$(READY): setup.py pyproject.toml .ci/setup
+$(READY): setup.py pyproject.toml .ci/setup tests/editor/package-lock.json
 	.ci/setup
 	touch $@
 

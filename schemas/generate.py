@@ -25,6 +25,7 @@ ADDRESS = "https://mindie-kvpool-plugin.invalid/schemas"
 # keywords in the order a reader wants them; what is not listed follows
 ORDER = ("$schema", "$id", "title", "type", "description")
 EDITOR = {"type": "string", "description": "For editors; ignored."}
+TITLE = "kv_pool plugin"
 SECTION = "Options of the kv_pool plugin. The section's presence, even as {}, lets the scheduler ask this package."
 
 
@@ -75,21 +76,26 @@ def config_schemas() -> dict[str, dict[str, Any]]:
 
 def mooncake_schema() -> dict[str, Any]:
     """Mooncake's pool file; the host's own client, in charge without the section, demands one key more."""
-    schema = object_schema(MooncakeOptions)
+    schema, key = object_schema(MooncakeOptions), "metadata_server"
     schema |= {
         "title": "Mooncake pool file",
         "description": "The file kvPoolConfig.configPath names when backend is mooncake: Mooncake's own keys, and one "
         "section for the kv_pool plugin. UTF-8 without BOM.",
-        "if": {"not": {"required": ["kv_pool"]}},
-        "then": {"required": ["metadata_server"]},
+        "if": {"properties": {"kv_pool": {"title": TITLE, "description": SECTION, "not": {}}}},
+        "then": {"properties": {key: described(schema, key)}, "required": [key]},
     }
     return with_section(schema)
+
+
+def described(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    """A property by its description alone: strict readers want one beside every ``required``."""
+    return {"description": schema["properties"][key]["description"]}
 
 
 def with_section(schema: dict[str, Any]) -> dict[str, Any]:
     """A pool file's schema with the plugin's section."""
     section = object_schema(KvPoolOptions) | {
-        "title": "kv_pool plugin",
+        "title": TITLE,
         "description": SECTION,
         "additionalProperties": False,
         "x-outcome": "late",
@@ -117,6 +123,8 @@ def titled(schema: Any) -> Any:
     for name, each in result.get("properties", {}).items():
         if "description" in each and "title" not in each:
             each["title"] = title(name)
+        if each.get("deprecated"):  # VS Code's word for it: says so, and does not offer the key
+            each["deprecationMessage"] = each["description"]
         result["properties"][name] = ordered(each)
     return ordered(result)
 

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and CONTRIBUTING.md name files that exist."""
+"""ARCHITECTURE.md and CONTRIBUTING.md name files that exist; the READMEs count what may be skipped."""
 
 import re
 import subprocess
@@ -39,6 +39,14 @@ def test_files_named_in_a_document_exist(name):
         if not found and not any(end in f"/{file}" if is_folder else f"/{file}".endswith(end) for file in files):
             missing.append(span)
     assert missing == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_readme_counts_the_tests_that_need_node(name):
+    """So that nobody takes skipped for passed."""
+    tests = (ROOT / "tests/unit/check/schema/test_editors.py").read_text(encoding="utf-8")
+    (count,) = re.findall(r"`node`[^0-9`]{1,4}(\d+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert int(count) == len(re.findall(r"^def test_", tests, re.MULTILINE)) > 5
 
 
 def test_modules_of_the_layer_table_exist():

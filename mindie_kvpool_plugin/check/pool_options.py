@@ -20,7 +20,7 @@ from mindie_kvpool_plugin.check.rules.view import section, text
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import unknown_key
 from mindie_kvpool_plugin.check.schema.records import property_schema
-from mindie_kvpool_plugin.check.schema.stage import check_schema, choices, closest_choice, expectation, is_quoted
+from mindie_kvpool_plugin.check.schema.stage import check_schema, closest_choice, expectation, is_quoted
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.options.pool_file import RECORDS, SECTION, judge
 from mindie_kvpool_plugin.options.problems import Problem
@@ -92,7 +92,7 @@ def _told(problem: Problem, content: Mapping[str, Any], backend: str) -> Finding
     if problem.kind == "point":
         params = {"meant": int(problem.value)}
     elif problem.kind == "choice":
-        variant, more = closest_choice(problem.value, choices(schema))
+        variant, more = closest_choice(problem.value, schema["enum"])
         params |= more
     elif problem.kind == "type" and is_quoted(problem.value, schema):
         variant = "quoted"

@@ -31,6 +31,11 @@ def count(unit: str, advised: int | None = None) -> Mapping[str, Any]:
     return {"unit": unit} if advised is None else {"unit": unit, "advised": advised}
 
 
+def such_as(*examples: Any, **about: Any) -> Mapping[str, Any]:
+    """What else is known about a field, and values that an editor offers."""
+    return {**about, "examples": examples}
+
+
 @dataclass(frozen=True, slots=True)
 class KvPoolOptions:
     """The pool file's ``kv_pool`` section.
@@ -66,7 +71,7 @@ class KvPoolOptions:
         metadata=form("[A-Za-z0-9._-]{1,64}", "1 to 64 letters, digits, dots, dashes or underscores"),
     )
     queue_capacity_blocks: int = 4096
-    queue_capacity_bytes: int = field(default=8 * GIB, metadata=SIZE)
+    queue_capacity_bytes: int = field(default=8 * GIB, metadata=such_as("8GB", **SIZE))
     fence_timeout_s: float = 5.0
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32
@@ -76,13 +81,17 @@ class KvPoolOptions:
     breaker_slow_call_s: float = 2.0
     breaker_retry_s: float = 1.0
     agreement: str = field(
-        default="auto", metadata=form(r"auto|tcp://\S+:[0-9]{1,5}", '"auto" or "tcp://host:port" of rank 0')
+        default="auto",
+        metadata=such_as(
+            "tcp://192.168.10.1:18888",
+            **form(r"auto|tcp://\S+:[0-9]{1,5}", '"auto" or "tcp://host:port" of rank 0'),
+        ),
     )
     agreement_timeout_s: float = 10.0
     verify_payload: bool = False
     shards: Literal["auto", "per_rank"] = "auto"
     staging: Literal["auto", "on", "off"] = "auto"
-    staging_bytes: int = field(default=256 * MIB, metadata=SIZE)
+    staging_bytes: int = field(default=256 * MIB, metadata=such_as("256MB", **SIZE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +114,13 @@ class MooncakeOptions:
         rpc_timeout_s: longest wait for a master that does not answer.
     """
 
-    local_hostname: str
-    master_server_address: str
+    local_hostname: str = field(metadata=such_as("192.168.10.11"))
+    master_server_address: str = field(metadata=such_as("192.168.10.1:50051"))
     metadata_server: str = "P2PHANDSHAKE"
-    global_segment_size: int = field(default=3_355_443_200, metadata=SIZE)
-    local_buffer_size: int = field(default=GIB, metadata=SIZE)
+    global_segment_size: int = field(default=3_355_443_200, metadata=such_as("20GB", 0, **SIZE))
+    local_buffer_size: int = field(default=GIB, metadata=such_as("1GB", **SIZE))
     protocol: Literal["ascend", "tcp", "rdma"] = "ascend"
-    device_name: str = field(default="", metadata=MAY_BE_EMPTY)
+    device_name: str = field(default="", metadata=such_as("mlx5_0,mlx5_1", **MAY_BE_EMPTY))
     use_ascend_direct: bool = True
     max_slices_in_flight: int = field(default=512, metadata=count("slices", advised=2000))
     rpc_timeout_s: float = 3.0
@@ -128,7 +137,7 @@ class MemcacheOptions:
             memory that this process adds to the pool.
     """
 
-    config_path: str
+    config_path: str = field(metadata=such_as("/etc/mindie/mmc-local.conf"))
     open_timeout_s: float = 5.0
 
 
@@ -141,7 +150,7 @@ class LocalDramOptions:
         huge_pages: ask the kernel for huge pages; the pool works without them.
     """
 
-    capacity: int = field(default=4 * GIB, metadata=SIZE)
+    capacity: int = field(default=4 * GIB, metadata=such_as("4GB", **SIZE))
     huge_pages: bool = True
 
 

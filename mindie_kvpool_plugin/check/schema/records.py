@@ -31,6 +31,8 @@ def property_schema(name: str, hint: Any, field: dataclasses.Field[Any]) -> Sche
     schema: Schema = _value_schema(hint, field.metadata)
     if field.default is not dataclasses.MISSING:
         schema["default"] = field.default
+    if "examples" in field.metadata:
+        schema["examples"] = list(field.metadata["examples"])
     unit = field.metadata.get("unit") or _UNITS.get(name.rpartition("_")[2])
     if unit is not None:
         schema["x-unit"] = unit
@@ -41,7 +43,7 @@ def _value_schema(hint: Any, about: Mapping[str, Any]) -> Schema:
     if about.get("size"):
         return {"type": ["integer", "string"], "minimum": 0, "pattern": SIZE_PATTERN}
     if get_args(hint):
-        return {"type": "string", "anyOf": [{"enum": list(get_args(hint))}, {"pattern": _any_case(get_args(hint))}]}
+        return {"type": "string", "enum": list(get_args(hint))}
     schema: Schema = {"type": _TYPES[hint]}
     if hint is str and "pattern" in about:
         schema["pattern"] = rf"^\s*(?:{about['pattern']})\s*$"
@@ -54,12 +56,6 @@ def _value_schema(hint: Any, about: Mapping[str, Any]) -> Schema:
     if "advised" in about:
         schema |= {"maximum": about["advised"], "x-severity": "warning"}
     return schema
-
-
-def _any_case(choices: tuple[str, ...]) -> str:
-    """Choices may be written in any case, with blanks around them; JSON Schema has no flag for that."""
-    words = ["".join(f"[{c}{c.upper()}]" if c.isalpha() else re.escape(c) for c in choice) for choice in choices]
-    return rf"^\s*(?:{'|'.join(words)})\s*$"
 
 
 def _descriptions(record: type[Any]) -> dict[str, str]:

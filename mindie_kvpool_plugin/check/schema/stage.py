@@ -196,12 +196,6 @@ def closest_choice(found: Any, choices: Iterable[Any]) -> tuple[str, dict[str, A
     return ("close", {"close": close}) if close is not None else ("", {})
 
 
-def choices(schema: Schema) -> list[Any]:
-    """What a value may be, where that is a list."""
-    found: list[Any] = (schema["anyOf"][0] if "anyOf" in schema else schema).get("enum", [])
-    return found
-
-
 def is_quoted(found: Any, owner: Schema) -> bool:
     """Whether a text holds what should stand there itself: an object, a list, a number, true or false."""
     kind = str(owner.get("type"))
@@ -250,8 +244,6 @@ def _expected(schema: Schema) -> Iterator[str]:
     if "const" in schema:
         yield json.dumps(schema["const"])
         return
-    if "anyOf" in schema:  # choices in any case, see records
-        schema = schema["anyOf"][0]
     if "enum" in schema:
         yield ", ".join(
             choice if isinstance(choice, str) and choice else json.dumps(choice) for choice in schema["enum"]

@@ -22,6 +22,7 @@ from rich.table import Table
 from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
 from chaos.fault_matrix import WIDTH
 from mindie_kvpool_plugin import support
+from mindie_kvpool_plugin.simulator.disaggregated import TwoNodes
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FaultSpec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -56,6 +57,11 @@ class Part:
 _LATENT = {"num_kv_heads": 1, "mla": (32, 16)}
 _LONG_ANSWERS = {"speakers": 10, "system_tokens": 20, "turn_tokens": 24, "answer_tokens": 60}
 
+
+def _pulled(result: Result) -> bool:
+    return result.pulled_blocks > 0
+
+
 PARTS: dict[str, Part] = {
     "tp": Part({"tp": 2}),
     "dp": Part({"dp": 2}, room=0.5),
@@ -79,6 +85,9 @@ PARTS: dict[str, Part] = {
     "recovery": Part(run={"fail_after": 10}, happened=lambda result: result.recoveries > 0),
     "mtp": Part({"speculation": mtp(2)}, room=1.3, happened=lambda result: result.speculation.get("accepted", 0) > 0),
     "nz": Part(shape={"nz": True, "head_size": 16}),
+    "pd_prefill": Part(run={"two": TwoNodes(decode_plugins="")}, happened=_pulled),
+    "pd_decode": Part(run={"two": TwoNodes()}, happened=_pulled),
+    "pd_flex": Part(run={"two": TwoNodes("flex", switch_every=8)}, room=1.4, happened=_pulled),
     "int8_kv": Part(shape={"int8_key_layers": (0,)}),
     "sparse_index": Part(shape={"index_head_size": 16}),
 }
@@ -86,10 +95,25 @@ PARTS: dict[str, Part] = {
 
 NOT_PLAYED = {
     frozenset({"recompute", "async_scheduling"}): "asynchronous scheduling starts only what can end",
+    frozenset({"pd_prefill", "async_scheduling"}): "asynchronous scheduling is the decode node's",
     frozenset({"n", "splitfuse"}): "SplitFuse is played with one answer per request",
     frozenset({"beam", "splitfuse"}): "SplitFuse is played with one answer per request",
 }
 """Two modes that the simulated host plays, but not at once, where no configuration says so."""
+
+
+def _each(one: str, others: str) -> set[Keys]:
+    return {frozenset({one, other}) for other in others.split()}
+
+
+ON_THE_HOST = frozenset[Keys]().union(
+    _each("la", "tp nz int8_kv lora recovery async_write"),
+    _each("memory_decoding", "tp nz int8_kv recovery recompute async_write"),
+    _each("async_scheduling", "recompute"),
+    _each("dp", "pd_prefill"),
+    _each("dp_servers", "tp nz int8_kv async_scheduling async_write pd_prefill pd_decode"),
+)
+"""Two modes that ran together, gets failing on one rank, on the host's own Python code and not here."""
 
 HBM_BLOCKS = 48
 GETS_FAIL = 0.3
@@ -122,7 +146,8 @@ def working_pairs() -> list[Keys]:
     """Every two modes that work, if no row says otherwise of both together."""
     told = {keys for pair in support.PAIRS if pair.status != "works" for keys in pair.together}
     working = [mode.key for mode in support.MODES if mode.status == "works"]
-    return [pair for pair in map(frozenset, combinations(working, 2)) if pair not in told]
+    pairs = [pair for pair in map(frozenset, combinations(working, 2)) if pair not in told]
+    return [pair for pair in pairs if not any(pair <= either for either in support.ALTERNATIVES)]
 
 
 def is_played(keys: Keys) -> bool:

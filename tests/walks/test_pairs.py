@@ -4,7 +4,18 @@ import dataclasses
 
 import pytest
 
-from chaos.pairs import NOT_PLAYED, PARTS, Run, complaint, configuration, is_played, name_of, run_pair, working_pairs
+from chaos.pairs import (
+    NOT_PLAYED,
+    ON_THE_HOST,
+    PARTS,
+    Run,
+    complaint,
+    configuration,
+    is_played,
+    name_of,
+    run_pair,
+    working_pairs,
+)
 from mindie_kvpool_plugin import support
 from mindie_kvpool_plugin.simulator.run import run_with_pool
 
@@ -51,3 +62,11 @@ def test_a_pair_in_which_nothing_happened_is_not_right():
     idle = dataclasses.replace(outcome.result, swapped_blocks=0)
     told = complaint(dataclasses.replace(outcome, reloaded=0, faults=0, result=idle))
     assert told == "it never hit the pool; no get failed; swap never happened"
+
+
+def test_every_two_modes_that_work_were_run_together():
+    """Here or on the host's own code; the table says of which pairs that is not so."""
+    unseen = [keys for keys in working_pairs() if keys not in ON_THE_HOST and not is_played(keys)]
+    assert [name_of(keys) for keys in unseen] == []
+    never = [keys for pair in support.PAIRS if pair.status == "unproven" for keys in pair.together]
+    assert [name_of(keys) for keys in never if is_played(keys) or keys in ON_THE_HOST] == []

@@ -50,7 +50,7 @@ class Code:
     Attributes:
         id: stable name, also the argument of ``explain``.
         severity, outcome: of the usual case.
-        source: document and section it is written down in, and how it is known.
+        source: where it is written down, as ``sources`` reads it: documents and sections.
         wrong, right: the smallest example of each.
         fix: what ``--fix`` does at the place of such a finding that has no edits of its own: gives a key the likely
             name, removes it, or writes the number meant.

@@ -11,6 +11,7 @@ import click
 from mindie_kvpool_plugin.check.findings import Code
 from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.rules import all_codes
+from mindie_kvpool_plugin.check.sources import told
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option, suggestion
 from mindie_kvpool_plugin.options.typos import closest
 
@@ -62,4 +63,4 @@ def _explained(kind: Code, lang: Language) -> list[str]:
     for when, example in (("before", kind.wrong), ("after", kind.right)):
         lines.append(words(f"explain.{when}", lang, severity=severity, outcome=outcome) + ":")
         lines += [f"    {line}" for line in example.splitlines()]
-    return [*lines, "", f"{words('explain.source', lang)}: {kind.source}"]
+    return [*lines, "", words("explain.source", lang) + ":", *(f"    {each}" for each in told(kind.source, lang))]

@@ -17,7 +17,7 @@ AT = (B, K, "asyncWrite")
 
 @rule(
     "HC-13", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, kv_cache_pool.md",
+    "mempool: 限制与约束; code: examples/atb_models/atb_llm/models/qwen2/flash_causal_qwen2.py",
     wrong='"asyncWrite": true, "LoraModules": [...]',
     right='"asyncWrite": false',
 )  # fmt: skip
@@ -29,7 +29,7 @@ def async_write_excludes_lora(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-14", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "code: mindie_llm/text_generator/generator.py",
     wrong='"asyncWrite": true, "{\\"plugin_type\\":\\"prefix_cache,splitfuse\\"}"',
     right='"asyncWrite": false',
 )  # fmt: skip
@@ -41,7 +41,7 @@ def async_write_excludes_splitfuse(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-15", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, kv_cache_pool.md",
+    "mempool: 限制与约束; code: examples/atb_models/atb_llm/models/qwen2/flash_causal_qwen2.py",
     wrong='"asyncWrite": true, "stream_options": {"micro_batch": true}',
     right='"stream_options": {"micro_batch": false}',
 )  # fmt: skip
@@ -54,7 +54,7 @@ def async_write_excludes_micro_batch(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-16", "info", "advice",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "code: examples/atb_models/atb_llm/models/qwen2/flash_causal_qwen2.py",
     wrong="asyncWrite with Qwen, when prefill time matters most",
     right="the kv_pool plugin, which leaves the fused operators on",
 )  # fmt: skip
@@ -67,7 +67,7 @@ def async_write_costs_qwen_fused_operators(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-17", "error", "wrong",
-    "MindIE-LLM docs/zh, kv_cache_pool.md; MindIE-LLM 3.0.0, source code (inferred)",
+    "mempool: 限制与约束; code: examples/atb_models/atb_llm/models/base/graph_manager/mem_pool_graph_wrapper.py",
     wrong='"asyncWrite": true with Llama',
     right='"asyncWrite": false',
 )  # fmt: skip
@@ -83,7 +83,7 @@ def async_write_knows_few_models(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-18", "error", "run",
-    "MindIE-LLM 3.0.0, source code (inferred)",
+    "code: examples/atb_models/atb_llm/models/base/graph_manager/mem_pool_graph_wrapper.py",
     wrong='"asyncWrite": true, "backendType": "torch"',
     right='"backendType": "atb"',
 )  # fmt: skip
@@ -96,7 +96,7 @@ def async_write_needs_atb(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-19", "warning", "advice",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "mempool: 限制与约束; features: 特性叠加矩阵",
     wrong='"asyncWrite": true with mtp',
     right='"asyncWrite": true with prefix_cache alone',
 )  # fmt: skip

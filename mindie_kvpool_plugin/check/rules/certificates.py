@@ -23,7 +23,7 @@ def _interfaces(view: View) -> list[str]:
 
 @rule(
     "CF-01", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: ServerConfig (observed)",
+    "service: ServerConfig参数说明; code: src/config_manager/server_config.cpp",
     wrong='"httpsEnabled": true, "tlsCert": "none.pem"',
     right='"tlsCert": "security/certs/server.pem"   (there, mode 0640 or less)',
 )  # fmt: skip
@@ -44,7 +44,7 @@ def certificates_are_there(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-02", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: ServerConfig, BackendConfig (observed)",
+    "service: ServerConfig参数说明; service: BackendConfig参数说明",
     wrong='"tlsCaFile": []',
     right='"tlsCaFile": ["ca.pem"]   (1 to 3 names)',
 )  # fmt: skip
@@ -86,7 +86,7 @@ def _length(values: Section, where: str, key: str, low: int, *, distinct: bool) 
 
 @rule(
     "CF-03", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: BackendConfig (observed)",
+    "service: BackendConfig参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"interNodeTLSEnabled": true without interNodeTlsCert',
     right='"interNodeTLSEnabled": false   (on one node)',
 )  # fmt: skip

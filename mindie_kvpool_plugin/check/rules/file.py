@@ -32,7 +32,7 @@ _OTHER_KINDS = {
 
 @rule(
     "HC-80", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: 配置文件参数说明; code: src/config_manager/param_checker.cpp",
     wrong="-rw-r--r-- config.json",
     right="chmod 640 config.json",
 )  # fmt: skip
@@ -55,7 +55,7 @@ def file_has_the_right_mode(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-22", "warning", "silent",
-    "MindIE-LLM 3.0.0, src/config_manager: addresses (observed)",
+    "code: src/config_manager/param_checker.cpp",
     wrong='"ipAddress": "127.0.0.1\\u0000.example"',
     right='"ipAddress": "127.0.0.1"',
 )  # fmt: skip
@@ -77,7 +77,7 @@ def _texts(value: Any, path: tuple[str | int, ...], depth: int) -> Iterator[tupl
 
 @rule(
     "CF-16", "error", "boot",
-    "MindIE-LLM docs/zh, user guide: history of the configuration",
+    "service: 配置文件参数说明",
     wrong='{"motor_deploy_config": {...}, "mindie_server_prefill_config": {...}}',
     right='{"ServerConfig": {...}, "BackendConfig": {...}}',
     is_other_kind=True,

@@ -47,7 +47,7 @@ def _has_links(view: View) -> bool:
 
 @rule(
     "HC-45", "error", "run",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "pool: 限制与约束",
     wrong="--dies 576",
     right="at most 512 dies in one pool",
 )  # fmt: skip
@@ -60,7 +60,7 @@ def pool_has_few_enough_dies(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-46", "warning", "run",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "pool: 限制与约束",
     wrong="--dies 128 with NPU_MEMORY_FRACTION=0.92",
     right="NPU_MEMORY_FRACTION=0.91",
 )  # fmt: skip
@@ -79,7 +79,7 @@ def links_have_memory(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-47", "warning", "run",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "pool: 限制与约束",
     wrong="--scale-out with NPU_MEMORY_FRACTION=0.92",
     right="NPU_MEMORY_FRACTION=0.88",
 )  # fmt: skip
@@ -93,7 +93,7 @@ def growing_pools_keep_a_reserve(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-48", "warning", "silent",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "env: 其他可选环境变量; service: ModelConfig参数说明",
     wrong='"npuMemSize": 20 with NPU_MEMORY_FRACTION=0.88',
     right='"npuMemSize": -1',
 )  # fmt: skip
@@ -108,7 +108,7 @@ def fraction_is_used(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-49", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, kv_cache_pool.md",
+    "env: 其他可选环境变量; code: mindie_llm/model_wrapper/utils/env.py",
     wrong="NPU_MEMORY_FRACTION=92%",
     right="NPU_MEMORY_FRACTION=0.92",
 )  # fmt: skip
@@ -122,7 +122,7 @@ def fraction_is_a_number(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-40", "warning", "run",
-    "MindIE-LLM docs/zh, prefix_cache.md; MindIE-LLM 3.0.0, source code (read)",
+    "prefix: 限制与约束",
     wrong="TASK_QUEUE_ENABLE=0 with DeepSeek and prefix_cache",
     right="TASK_QUEUE_ENABLE=1",
 )  # fmt: skip
@@ -149,7 +149,7 @@ def identical_ranks(view: View) -> int:
 
 @rule(
     "KP-05", "warning", "advice",
-    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
+    "readme: Options of the `kv_pool` section",
     wrong='"kv_pool": {"shards": "per_rank"} with DeepSeek and tp 8',
     right='"kv_pool": {"shards": "auto"}',
 )  # fmt: skip

@@ -18,7 +18,7 @@ _WRONG_MODEL_KEYS = re.compile(r"deepseek[-_.]?(?:r1|v3\.?1|v3_1|r1_w8a8)", re.I
 
 @rule(
     "HC-12", "error", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 限制与约束; lora: 限制与约束",
     wrong='"LoraModules": [...] with prefix_cache',
     right='prefix_cache without LoRA, or LoRA without prefix_cache',
 )  # fmt: skip
@@ -38,7 +38,7 @@ def prefix_cache_excludes_lora(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-20", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 限制与约束",
     wrong="prefix_cache with a model that is on no list",
     right="prefix_cache with Qwen2, Qwen2.5, Qwen3, DeepSeek R1, V3, V3.1",
 )  # fmt: skip
@@ -52,7 +52,7 @@ def prefix_cache_lists_few_models(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-21", "error", "wrong",
-    "MindIE-LLM docs/zh, user_guide/feature/README.md; MindIE-LLM 3.0.0, source code (inferred)",
+    "features: DeepSeek 模型; pool: 限制与约束",
     wrong="pooling with DeepSeek V3.2",
     right="DeepSeek V3.2 with prefix_cache and without a pool",
 )  # fmt: skip
@@ -68,7 +68,7 @@ def deepseek_v32_has_no_pool(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-22", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 参数说明; code: examples/atb_models/atb_llm/models/deepseekv2/flash_causal_deepseekv2.py",
     wrong='"models": {"deepseekv2": {"kv_cache_options": {"enable_nz": false}}}',
     right='"models": {"deepseekv2": {"kv_cache_options": {"enable_nz": true}}}',
 )  # fmt: skip
@@ -96,7 +96,7 @@ def _has_nz(view: View, index: int, kind: Family) -> bool:
 
 @rule(
     "HC-23", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 参数说明",
     wrong='"models": {"qwen2": {"kv_cache_options": {"enable_nz": true}}}',
     right='"models": {"qwen2": {"kv_cache_options": {"enable_nz": false}}}',
 )  # fmt: skip
@@ -111,7 +111,7 @@ def only_deepseek_uses_nz(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-24", "warning", "silent",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "prefix: 参数说明; model: models参数",
     wrong='"models": {"deepseek_r1": {"kv_cache_option": {"enable_nz": true}}}',
     right='"models": {"deepseekv2": {"kv_cache_options": {"enable_nz": true}}}',
     fix="rename", explains_key=True,
@@ -131,7 +131,7 @@ def model_options_have_the_right_names(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-25", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md (contradict each other)",
+    "prefix: 限制与约束; features: 特性叠加矩阵",
     wrong="prefix_cache with W16A16SC weights",
     right="prefix_cache with float, W8A8 or W4A8 weights",
 )  # fmt: skip
@@ -146,7 +146,7 @@ def prefix_cache_lists_few_quantisations(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-26", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md, user_guide/feature/README.md (contradict each other)",
+    "features: Qwen 模型; prefix: 限制与约束",
     wrong="Qwen with pooling and splitfuse",
     right="Qwen with pooling and prefix_cache",
 )  # fmt: skip
@@ -169,7 +169,7 @@ def qwen_pools_with_little_else(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-27", "error", "run",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "features: 特性叠加矩阵",
     wrong='pooling, splitfuse and "sp": 8',
     right="pooling and sequence parallelism without splitfuse",
 )  # fmt: skip
@@ -188,7 +188,7 @@ def splitfuse_and_sequence_parallel_do_not_pool(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-28", "warning", "advice",
-    "MindIE-LLM docs/zh, user_guide/feature/README.md",
+    "features: DeepSeek 模型",
     wrong="DeepSeek with pooling and micro_batch",
     right="DeepSeek with pooling",
 )  # fmt: skip
@@ -205,7 +205,7 @@ def deepseek_micro_batch_does_not_pool(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-30", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 限制与约束",
     wrong='prefix_cache with "cp": 2, "sp": 8 and tool_call_options',
     right="prefix_cache and function calls without context parallelism",
 )  # fmt: skip
@@ -219,7 +219,7 @@ def context_parallel_and_tools_do_not_share_prefixes(view: View) -> Iterator[Fau
 
 @rule(
     "HC-33", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 限制与约束",
     wrong="prefix_cache with rope_scaling on a host before 3.0.0.beta.2",
     right="a newer host, or no long sequences",
 )  # fmt: skip
@@ -233,7 +233,7 @@ def old_hosts_exclude_long_sequences(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-69", "warning", "advice",
-    "MindIE-LLM docs/zh, user guide",
+    "service: ModelConfig参数说明",
     wrong='"npuMemSize": -1 with a multimodal model',
     right='"npuMemSize": 20',
 )  # fmt: skip

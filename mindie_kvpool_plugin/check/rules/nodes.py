@@ -31,7 +31,7 @@ def _servers(view: View) -> list[Any]:
 
 @rule(
     "HC-67", "error", "boot",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "ranks: 文件格式说明; code: src/config_manager/ranktable_config.cpp",
     wrong='"multiNodesInferEnabled": true   (RANK_TABLE_FILE not set)',
     right="export RANK_TABLE_FILE=/etc/mindie/rank_table.json",
 )  # fmt: skip
@@ -93,7 +93,7 @@ def _is_in(value: Any, limit: int) -> bool:
 
 @rule(
     "CF-13", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: BackendConfig (observed)",
+    "service: BackendConfig参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"multiNodesInferEnabled": true, "interNodeTLSEnabled": true, "interNodeTlsCrlPath": "security/grpc/certs/"',
     right='"interNodeTlsCrlPath": ""',
 )  # fmt: skip
@@ -106,7 +106,7 @@ def revocation_path_between_nodes_is_empty(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-14", "warning", "advice",
-    "MindIE-LLM docs/zh, user guide: BackendConfig",
+    "service: BackendConfig参数说明",
     wrong='"multiNodesInferEnabled": true, "modelInstanceNumber": 2',
     right='"modelInstanceNumber": 1',
 )  # fmt: skip
@@ -118,7 +118,7 @@ def several_nodes_serve_one_instance(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-31", "info", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 限制与约束; code: mindie_llm/text_generator/generator.py",
     wrong="a decode node with prefix_cache in plugin_params (3.0.0)",
     right="prefix_cache,kv_pool on prefill nodes, kv_pool alone on decode nodes",
 )  # fmt: skip
@@ -131,7 +131,7 @@ def decode_nodes_have_no_prefix_cache(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-32", "warning", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md (contradict each other)",
+    "prefix: 限制与约束",
     wrong='prefix_cache with "multiNodesInferEnabled": true on 2.2.RC1',
     right="a newer host",
 )  # fmt: skip
@@ -143,7 +143,7 @@ def old_hosts_exclude_several_nodes(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-39", "info", "advice",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "pool: 限制与约束",
     wrong="pooling with RAS recovery on 2.2.RC1",
     right="one of the two",
 )  # fmt: skip
@@ -155,7 +155,7 @@ def old_hosts_exclude_recovery(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-29", "info", "advice",
-    "MindIE-LLM docs/zh, prefix_cache.md",
+    "prefix: 限制与约束",
     wrong="prefix_cache on the decode node",
     right="prefix_cache with mtp, several nodes, CP, SP, DP, EP on the prefill node",
 )  # fmt: skip
@@ -171,7 +171,7 @@ def prefix_cache_goes_with(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-09", "info", "silent",
-    "mindie-kvpool-plugin, README.md: What is pooled",
+    "readme: What is pooled",
     wrong='"inferMode": "dmi", "{\\"plugin_type\\":\\"kv_pool\\"}" on a prefill node',
     right='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}" on prefill nodes, kv_pool alone on decode nodes',
 )  # fmt: skip

@@ -15,7 +15,7 @@ _CPP_NUMBER = re.compile(r"\s*[+-]?\d+")
 
 @rule(
     "HC-55", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: BackendConfig参数说明; service: ModelConfig参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"modelInstanceNumber": 1, "npuDeviceIds": [[0,1]], "worldSize": 4',
     right='"modelInstanceNumber": 1, "npuDeviceIds": [[0,1,2,3]], "worldSize": 4',
 )  # fmt: skip
@@ -40,7 +40,7 @@ def device_sets_match(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-56", "warning", "run",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: BackendConfig参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"npuDeviceIds": [[0,1],[1,2]]',
     right='"npuDeviceIds": [[0,1],[2,3]]',
 )  # fmt: skip
@@ -57,7 +57,7 @@ def device_sets_are_disjoint(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-08", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: ModelConfig (observed)",
+    "dp: 参数说明; sp: 参数说明; cp: 参数说明; code: src/config_manager/model_deploy_config.cpp",
     wrong='"dp": -1',
     right='"dp": 1   (or no such key)',
 )  # fmt: skip
@@ -90,7 +90,7 @@ def _outer(path: tuple[str | int, ...], key: str, value: Any, model: Section) ->
 
 @rule(
     "CF-19", "warning", "late",
-    "MindIE-LLM 3.0.0, source code: ModelConfig (read)",
+    "ep: 参数说明; service: ModelConfig参数说明",
     wrong='"moe_ep": "x"',
     right='"moe_ep": 8',
 )  # fmt: skip
@@ -125,7 +125,7 @@ def _ranks(view: View, model: Section) -> tuple[int, int] | None:
 
 @rule(
     "HC-57", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "dp: 参数说明; cp: 参数说明",
     wrong='"worldSize": 8, "dp": 2   (tp defaults to 8)',
     right='"worldSize": 8, "dp": 2, "tp": 4, "moe_tp": 1, "moe_ep": 8',
 )  # fmt: skip
@@ -145,7 +145,7 @@ def tensor_data_context_multiply_out(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-58", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "ep: 参数说明",
     wrong='"worldSize": 8, "dp": 2, "tp": 4   (moe_tp defaults to 4)',
     right='"worldSize": 8, "dp": 2, "tp": 4, "moe_tp": 8',
 )  # fmt: skip
@@ -166,7 +166,7 @@ def expert_sizes_multiply_out(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-59", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, user guide",
+    "cp: 限制与约束; sp: 限制与约束",
     wrong='"tp": 8, "sp": 4',
     right='"tp": 8, "sp": 8',
 )  # fmt: skip
@@ -192,7 +192,7 @@ def sequence_and_context_fit(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-44", "error", "wrong",
-    "MindIE-LLM 3.0.0, source code (inferred)",
+    "code: src/engine/construct_execute_request.cpp",
     wrong='"dp": 2 with "maxPreemptCount": 10',
     right='"dp": 2 with "maxPreemptCount": 0',
 )  # fmt: skip

@@ -42,7 +42,7 @@ def _parts(view: View) -> Iterator[tuple[int, Plugins, tuple[str | int, ...]]]:
 
 @rule(
     "HC-06", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "code: mindie_llm/text_generator/plugins/plugin_utils.py",
     wrong='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,mempool\\"}"',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -63,7 +63,7 @@ def _is_joined(word: str) -> bool:
 
 @rule(
     "HC-07", "error", "silent",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "code: src/config_manager/model_deploy_config.cpp",
     wrong="plugin_params of more than 256 bytes",
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"   (options go into the pool file)',
 )  # fmt: skip
@@ -78,7 +78,7 @@ def text_is_short(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-08", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "code: src/config_manager/model_deploy_config.cpp; code: mindie_llm/text_generator/plugins/plugin_utils.py",
     wrong='"plugin_params": ""',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"   (or no such key)',
 )  # fmt: skip
@@ -98,7 +98,7 @@ def text_is_a_json_object(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-09", "error", "late",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "code: mindie_llm/text_generator/plugins/plugin_utils.py",
     wrong='"{\\"plugin_type\\":\\"MTP ,prefix_cache\\"}"',
     right='"{\\"plugin_type\\":\\"mtp,prefix_cache\\"}"',
 )  # fmt: skip
@@ -123,7 +123,7 @@ def words_are_written_plainly(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-11", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, user_guide/feature/README.md",
+    "mtp: 参数说明; parallel_decoding: 参数说明; code: mindie_llm/text_generator/plugins/plugin_utils.py",
     wrong='"{\\"plugin_type\\":\\"mtp\\"}"',
     right='"{\\"plugin_type\\":\\"mtp\\",\\"num_speculative_tokens\\":1}"',
 )  # fmt: skip
@@ -215,7 +215,7 @@ def _counted(path: tuple[str | int, ...], name: str) -> Fault:
 
 @rule(
     "CF-21", "warning", "silent",
-    "MindIE-LLM 3.0.0, source code: GetPluginEnable, PluginParameterValidator, PluginManager (read)",
+    "code: mindie_llm/text_generator/plugins/plugin_utils.py",
     wrong='"{\\"plugin_type\\":\\"memory_decoding\\",\\"decoding_length\\":16,\\"dynamic_alg\\":true}"',
     right='"{\\"plugin_type\\":\\"memory_decoding\\",\\"decoding_length\\":16,\\"dynamic_algo\\":true}"',
 )  # fmt: skip
@@ -240,7 +240,7 @@ def _is_needed(key: str, plugins: Plugins) -> bool:
 
 @rule(
     "HC-41", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, user_guide/feature/README.md",
+    "async: 限制与约束; features: 特性叠加矩阵",
     wrong="export MINDIE_ASYNC_SCHEDULING_ENABLE=1   (with la or memory_decoding)",
     right="unset MINDIE_ASYNC_SCHEDULING_ENABLE",
 )  # fmt: skip
@@ -253,7 +253,7 @@ def async_scheduling_excludes_parallel_decoding(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-42", "warning", "advice",
-    "MindIE-LLM docs/zh, user_guide/feature/README.md",
+    "features: 特性叠加矩阵; splitfuse: 限制与约束",
     wrong='"{\\"plugin_type\\":\\"la,memory_decoding\\"}"',
     right='"{\\"plugin_type\\":\\"la\\"}"',
 )  # fmt: skip
@@ -274,7 +274,7 @@ def _is_told_elsewhere(view: View, word: str) -> bool:
 
 @rule(
     "HC-43", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, splitFuse.md",
+    "splitfuse: 限制与约束",
     wrong='"{\\"plugin_type\\":\\"splitfuse\\"}" with "LoraModules": [...]',
     right='"{\\"plugin_type\\":\\"splitfuse\\"}" without adapters',
 )  # fmt: skip
@@ -293,7 +293,7 @@ def _split_with_lora(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-18", "warning", "silent",
-    "MindIE-LLM 3.0.0, src/config_manager: plugin_params, ModelConfig (observed)",
+    "service: ModelConfig参数说明; code: src/config_manager/model_deploy_config.cpp",
     wrong='"plugin_params": {"plugin_type": "prefix_cache"}',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
     explains_key=True,
@@ -312,7 +312,7 @@ def plugins_are_named_in_the_documented_place(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-01", "error", "silent",
-    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    "readme: Use it on an Atlas server",
     wrong='"{\\"plugin_type\\":\\"kv_pool\\"}"',
     right='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -325,7 +325,7 @@ def kv_pool_needs_prefix_cache(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-02", "error", "silent",
-    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    "readme: Use it on an Atlas server",
     wrong='"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}", "kvPoolConfig": {}',
     right='"kvPoolConfig": {"backend": "mooncake", "configPath": "/etc/mindie/kv_pool.json"}',
 )  # fmt: skip

@@ -21,7 +21,7 @@ _CJK = re.compile(r"[\u3400-\u9fff\uff00-\uffef]")
 
 @rule(
     "HC-01", "error", "silent",
-    "MindIE-LLM docs/zh, kv_cache_pool.md; MindIE-LLM 3.0.0, source code (read)",
+    "pool: 限制与约束",
     wrong='"kvPoolConfig": {"backend": "mooncake", "configPath": "/etc/mindie/kv_pool.json"}\n(no plugin_params)',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -36,7 +36,7 @@ def pool_needs_prefix_cache(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-02", "warning", "silent",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "pool: 参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"kvPoolConfig": {"backend": "mooncake", "configPath": ""}',
     right='"kvPoolConfig": {"backend": "mooncake", "configPath": "/etc/mindie/kv_pool.json"}',
 )  # fmt: skip
@@ -52,7 +52,7 @@ def pool_needs_backend_and_path(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-03", "error", "late",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "mempool: 三、在MindIE中使用; code: mindie_llm/text_generator/mempool/mooncake_mempool.py",
     wrong='"configPath": "/etc/mindie/kv_pool.json"   (missing, a link, writable by others, or no JSON)',
     right="chmod 640 /etc/mindie/kv_pool.json",
 )  # fmt: skip
@@ -93,7 +93,7 @@ def _permissions(view: View, pool: OtherFile, facts: FileFacts) -> Iterator[Faul
 
 @rule(
     "HC-04", "warning", "late",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "code: mindie_llm/text_generator/mempool/factory.py",
     wrong='"backend": "unifiedcache"',
     right='"backend": "mooncake"',
 )  # fmt: skip
@@ -105,7 +105,7 @@ def unifiedcache_is_not_in_the_stock_package(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-05", "warning", "advice",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "pool: 参数说明; code: mindie_llm/text_generator/mempool/mooncake_mempool.py",
     wrong='"configPath": "kv_pool.json"',
     right='"configPath": "/etc/mindie/kv_pool.json"',
 )  # fmt: skip
@@ -118,7 +118,7 @@ def pool_path_is_absolute(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-09", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: kvPoolConfig (observed)",
+    "pool: 参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"configPath": "/data/...501 bytes..."',
     right='"configPath": "/etc/mindie/kv_pool.json"',
 )  # fmt: skip
@@ -132,7 +132,7 @@ def pool_path_is_short(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-10", "error", "late",
-    "MindIE-LLM 3.0.0, src/config_manager: kvPoolConfig (observed); MindIE-LLM 3.0.0, source code: kvPoolConfig (read)",
+    "pool: 参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"configPath": " "',
     right='"configPath": ""',
 )  # fmt: skip
@@ -145,7 +145,7 @@ def pool_path_is_a_path(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-34", "warning", "advice",
-    "MindIE-LLM docs/zh, kv_cache_pool.md; MindIE-LLM 3.0.0, source code (read)",
+    "prefix: 限制与约束; service: ScheduleConfig参数说明",
     wrong='"cacheBlockSize": 64   (with pooling)',
     right='"cacheBlockSize": 128',
 )  # fmt: skip
@@ -158,7 +158,7 @@ def pool_uses_the_usual_block_size(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-37", "info", "advice",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "pool: 特性介绍; pool: 执行推理",
     wrong="pooling for requests that share nothing",
     right="pooling for multi-turn chats, agents, long shared system prompts",
 )  # fmt: skip
@@ -170,7 +170,7 @@ def pool_pays_with_repeated_prefixes(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-77", "warning", "late",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "pool: 执行推理; mempool: 二、准备Mooncake Client配置文件",
     wrong='"modelWeightPath": "/path/to/weights", "master_server_address": "master_server_ip:50051"',
     right='"modelWeightPath": "/data/weights/Qwen2.5-7B-Instruct", "master_server_address": "192.168.10.1:50051"',
 )  # fmt: skip
@@ -187,7 +187,7 @@ def placeholders_are_filled_in(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-81", "warning", "silent",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "code: mindie_llm/text_generator/mempool/memcache_mempool.py",
     wrong="export MMC_LOCAL_CONFIG_PATH=/other.conf",
     right="unset MMC_LOCAL_CONFIG_PATH",
 )  # fmt: skip

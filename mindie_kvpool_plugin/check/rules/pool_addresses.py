@@ -16,7 +16,7 @@ _PUBLIC_HINT = re.compile(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})")
 
 @rule(
     "HC-75", "info", "advice",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "mempool: 声明",
     wrong='"master_server_address": "8.8.4.4:50051"',
     right='"master_server_address": "192.168.10.1:50051"',
 )  # fmt: skip
@@ -42,7 +42,7 @@ def _is_public(address: str) -> bool:
 
 @rule(
     "HC-76", "warning", "run",
-    "MindIE-LLM 3.0.0, source code (inferred)",
+    "mempool: 二、准备Mooncake Client配置文件",
     wrong='"local_hostname": "localhost", "master_server_address": "192.168.10.1:50051"',
     right='"local_hostname": "192.168.10.11"',
 )  # fmt: skip
@@ -60,7 +60,7 @@ def segment_can_be_reached(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-78", "warning", "run",
-    "MindIE-LLM 3.0.0, source code (inferred)",
+    "mempool: 三、在MindIE中使用; service: ServerConfig参数说明",
     wrong='"port": 1025, "master_server_address": "127.0.0.1:1025"',
     right='"master_server_address": "127.0.0.1:50051"',
 )  # fmt: skip

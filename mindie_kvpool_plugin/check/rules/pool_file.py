@@ -49,7 +49,7 @@ def refused(view: View, kind: Kind) -> Iterator[Fault]:
 
 @rule(
     "CF-23", "error", "late",
-    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    "mempool: 二、准备Mooncake Client配置文件; code: mindie_llm/text_generator/mempool/mooncake_mempool.py",
     wrong="local_hostname: 192.168.10.11",
     right='{"local_hostname": "192.168.10.11", ...}',
 )  # fmt: skip
@@ -70,7 +70,7 @@ def ranks_on_node(view: View) -> int:
 
 @rule(
     "KP-03", "error", "silent",
-    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    "readme: Use it on an Atlas server",
     wrong='kv_pool.json: {"local_hostname": ..., "master_server_address": ...}',
     right='kv_pool.json: {"local_hostname": ..., "master_server_address": ..., "kv_pool": {}}',
 )  # fmt: skip
@@ -83,7 +83,7 @@ def kv_pool_needs_its_section(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-04", "error", "silent",
-    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    "readme: Use it on an Atlas server",
     wrong='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}", and a kv_pool section in the pool file',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"',
 )  # fmt: skip
@@ -97,7 +97,7 @@ def section_needs_the_word(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-06", "error", "late",
-    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
+    "readme: Options of the `kv_pool` section",
     wrong='"kv_pool": {"agreement": "auto"}   (several nodes)',
     right='"kv_pool": {"agreement": "tcp://192.168.10.1:18888"}',
 )  # fmt: skip
@@ -117,7 +117,7 @@ def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-07", "error", "late",
-    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    "readme: Use it on an Atlas server",
     wrong='"use_ascend_direct": false',
     right='"use_ascend_direct": true',
 )  # fmt: skip
@@ -133,7 +133,7 @@ def ascend_direct_is_on(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-08", "error", "late",
-    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    "code: mindie_llm/text_generator/mempool/mooncake_mempool.py",
     wrong='"protocol": "tcp", "local_buffer_size": "1GB"   (no kv_pool section)',
     right='"protocol": "ascend", "local_buffer_size": 1073741824',
 )  # fmt: skip
@@ -151,7 +151,7 @@ def host_pool_takes_fewer_values(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-51", "warning", "late",
-    "MindIE-LLM 3.0.0, source code (read)",
+    "mempool: 二、准备Mooncake Client配置文件; code: mindie_llm/text_generator/mempool/mooncake_mempool.py",
     wrong='8 ranks, "global_segment_size": "128GB" on a machine with 1 TB',
     right='8 ranks, "global_segment_size": "64GB"',
 )  # fmt: skip
@@ -180,7 +180,7 @@ def pool_fits_into_memory(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-10", "warning", "late",
-    "MindIE-LLM docs/zh, kv_cache_pool.md",
+    "mempool: 二、准备Mooncake Client配置文件",
     wrong='"master_server_address": "master_server_ip:50051"',
     right='"master_server_address": "192.168.10.1:50051"',
 )  # fmt: skip
@@ -194,7 +194,7 @@ def pool_file_placeholders_are_filled_in(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-11", "warning", "late",
-    "MindIE-LLM 3.0.0, mindie_llm/text_generator/mempool/mooncake_mempool.py (read)",
+    "mempool: 二、准备Mooncake Client配置文件; code: mindie_llm/text_generator/mempool/mooncake_mempool.py",
     wrong='"global_segment_size": 1048576',
     right='"global_segment_size": "4GB"',
 )  # fmt: skip
@@ -211,7 +211,7 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-12", "error", "late",
-    "mindie-kvpool-plugin, README.md: Use it on an Atlas server",
+    "readme: Use it on an Atlas server",
     wrong='"backend": "unifiedcache", and a kv_pool section in the pool file',
     right='"backend": "mooncake"',
 )  # fmt: skip
@@ -224,7 +224,7 @@ def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
 
 @rule(
     "KP-13", "error", "late",
-    "mindie-kvpool-plugin, README.md: Options of the `kv_pool` section",
+    "readme: Options of the `kv_pool` section",
     wrong='"protocol": "ascend", "kv_pool": {"verify_payload": true}',
     right='"kv_pool": {"verify_payload": true, "staging": "on"}',
 )  # fmt: skip

@@ -15,7 +15,7 @@ DEFAULT_CHUNK_TOKENS = 512
 
 @rule(
     "HC-10", "warning", "silent",
-    "MindIE-LLM docs/zh, prefix_cache.md; MindIE-LLM 3.0.0, source code (read)",
+    "prefix: 参数说明",
     wrong='"enablePrefixCache": true',
     right='"plugin_params": "{\\"plugin_type\\":\\"prefix_cache\\"}"',
     fix="remove",
@@ -29,7 +29,7 @@ def old_switch_is_gone(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-61", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: ScheduleConfig参数说明; code: src/config_manager/schedule_config.cpp",
     wrong='"maxPrefillTokens": 2048, "maxInputTokenLen": 4096',
     right='"maxPrefillTokens": 4096, "maxInputTokenLen": 4096',
 )  # fmt: skip
@@ -42,7 +42,7 @@ def prefill_batch_holds_the_longest_prompt(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-62", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: ScheduleConfig参数说明; code: src/config_manager/schedule_config.cpp",
     wrong='"maxPreemptCount": 1, "cpuMemSize": 0',
     right='"maxPreemptCount": 1, "cpuMemSize": 5',
 )  # fmt: skip
@@ -64,7 +64,7 @@ def batch_sizes_fit(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-63", "warning", "advice",
-    "MindIE-LLM docs/zh, user guide",
+    "service: ModelDeployConfig参数说明",
     wrong='"maxInputTokenLen": 4096, "maxSeqLen": 4096',
     right='"maxInputTokenLen": 2048, "maxSeqLen": 4096',
 )  # fmt: skip
@@ -77,7 +77,7 @@ def prompts_leave_room_for_answers(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-64", "warning", "advice",
-    "MindIE-LLM docs/zh, user guide",
+    "service: ScheduleConfig参数说明",
     wrong='"maxIterTimes": 4096, "maxSeqLen": 2560',
     right='"maxIterTimes": 512, "maxSeqLen": 2560',
 )  # fmt: skip
@@ -90,7 +90,7 @@ def answers_fit_the_sequence(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-65", "error", "boot",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM docs/zh, splitFuse.md",
+    "splitfuse: 参数说明",
     wrong='"templateType": "Standard" with splitfuse',
     right='"templateType": "Mix" with splitfuse',
 )  # fmt: skip
@@ -109,7 +109,7 @@ def splitfuse_needs_mix(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-68", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: ModelDeployConfig参数说明; code: src/config_manager/model_deploy_config.cpp",
     wrong='"templateType": "Standard", "ModelConfig": [{...}, {...}]',
     right='"ModelConfig": [{...}]',
 )  # fmt: skip
@@ -122,7 +122,7 @@ def standard_serves_one_model(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-11", "warning", "advice",
-    "MindIE-LLM docs/zh, user guide: BackendConfig, ModelConfig, ScheduleConfig",
+    "service: BackendConfig参数说明; service: ModelConfig参数说明; service: ScheduleConfig参数说明",
     wrong='"prefillPolicyType": 3',
     right='"prefillPolicyType": 0',
 )  # fmt: skip

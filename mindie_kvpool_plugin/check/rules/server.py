@@ -35,7 +35,7 @@ def address_problem(address: str) -> str:
 
 @rule(
     "CF-04", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: ServerConfig (observed)",
+    "service: ServerConfig参数说明; code: src/config_manager/server_config.cpp",
     wrong='"ipAddress": "localhost"',
     right='"ipAddress": "127.0.0.1"',
 )  # fmt: skip
@@ -58,7 +58,7 @@ def addresses_are_numeric(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-66", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "service: BackendConfig参数说明; code: src/config_manager/backend_config.cpp",
     wrong='"port": 1120',
     right='"port": 1025, "multiNodesInferPort": 1120',
 )  # fmt: skip
@@ -73,7 +73,7 @@ def node_port_differs(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-79", "warning", "advice",
-    "MindIE-LLM docs/zh, user guide",
+    "service: ServerConfig参数说明; service: BackendConfig参数说明",
     wrong='"httpsEnabled": false, "ipAddress": "192.168.10.11"',
     right='"httpsEnabled": true',
 )  # fmt: skip
@@ -96,7 +96,7 @@ def switches_are_on_the_safe_side(view: View) -> Iterator[Fault]:
 
 @rule(
     "HC-60", "error", "boot",
-    "MindIE-LLM 3.0.0, source code (read); MindIE-LLM 3.0.0, src/config_manager (observed)",
+    "code: src/config_manager/server_config.cpp; code: src/config_manager/backend_config.cpp",
     wrong='"layerwiseDisaggregated": true with prefix_cache',
     right='"layerwiseDisaggregated": false',
 )  # fmt: skip
@@ -140,7 +140,7 @@ def _split_sizes(view: View) -> Iterator[Fault]:
 
 @rule(
     "CF-15", "error", "boot",
-    "MindIE-LLM 3.0.0, source code: ServerConfig, BackendConfig (read)",
+    "code: src/config_manager/server_config.cpp; code: src/config_manager/backend_config.cpp",
     wrong='"layerwiseDisaggregatedDataPort": 80',
     right='"layerwiseDisaggregatedDataPort": 10024',
 )  # fmt: skip
@@ -179,7 +179,7 @@ def _is_port(value: Any) -> bool:
 
 @rule(
     "CF-20", "info", "advice",
-    "MindIE-LLM docs/zh, user guide: ServerConfig",
+    "service: ModelConfig参数说明",
     wrong='"tokenTimeout": 600 with "inferMode": "dmi"',
     right="timeouts of the controller",
 )  # fmt: skip

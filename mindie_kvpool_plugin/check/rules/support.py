@@ -12,7 +12,7 @@ from mindie_kvpool_plugin.check.rules.view import KV_POOL, S, View
 
 @rule(
     "KP-14", "error", "late",
-    "mindie-kvpool-plugin, README.md: What is pooled",
+    "readme: What is pooled",
     wrong='"layerwiseDisaggregated": true   (with kv_pool in plugin_type)',
     right='"layerwiseDisaggregated": false',
 )  # fmt: skip

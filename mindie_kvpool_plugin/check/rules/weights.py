@@ -16,7 +16,7 @@ _PATH_CHARS = re.compile(r"[A-Za-z0-9_./-]+")
 
 @rule(
     "CF-06", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: ModelConfig (observed)",
+    "service: ModelConfig参数说明; code: src/config_manager/model_deploy_config.cpp",
     wrong='"modelWeightPath": "Qwen/Qwen2-7B"',
     right='"modelWeightPath": "/data/weights/Qwen2-7B-Instruct"',
 )  # fmt: skip
@@ -62,7 +62,7 @@ def _on_disk(view: View, named: str, path: tuple[str | int, ...]) -> Iterator[Fa
 
 @rule(
     "CF-07", "error", "boot",
-    "MindIE-LLM 3.0.0, src/config_manager: ModelDeployConfig (observed)",
+    "lora: 参数说明; code: src/config_manager/model_deploy_config.cpp",
     wrong='"LoraModules": [{"name": "a", "path": "/data/loras/a", "baseModelName": "other"}]',
     right='"baseModelName" equal to a modelName',
 )  # fmt: skip
@@ -117,7 +117,7 @@ _TYPED = frozenset(
 
 @rule(
     "CF-12", "warning", "silent",
-    "MindIE-LLM 3.0.0, src/config_manager: reading of config.json, ModelConfig (observed)",
+    "service: ModelConfig参数说明; code: src/config_manager/model_deploy_config.cpp",
     wrong='"temperature": 0.9',
     right='"temperature": "0.9"',
 )  # fmt: skip

@@ -10,6 +10,7 @@ from mindie_kvpool_plugin.check.findings import Finding, shown, verdict
 from mindie_kvpool_plugin.check.messages import Language, hint, message
 from mindie_kvpool_plugin.check.pipeline import CheckReport
 from mindie_kvpool_plugin.check.repair import is_repairable
+from mindie_kvpool_plugin.check.sources import told
 from mindie_kvpool_plugin.cli.reporters.spots import all_findings, spot
 
 # larger integers lose digits in most JSON readers
@@ -45,7 +46,7 @@ def _finding(finding: Finding, result: CheckReport, lang: Language) -> dict[str,
         "message": message(finding, lang),
         "hint": hint(finding, lang),
         "fixable": is_repairable(finding),
-        "source": finding.kind.source,
+        "source": told(finding.kind.source, lang),
     }
 
 

@@ -13,13 +13,12 @@ from mindie_kvpool_plugin.check.findings import Code, Edit, Finding
 from mindie_kvpool_plugin.check.messages import Language, hint, message, words
 from mindie_kvpool_plugin.check.pipeline import CheckReport
 from mindie_kvpool_plugin.check.repair import edits_of
+from mindie_kvpool_plugin.check.sources import address
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_INPUT, Spot, all_findings, for_code_hosts, spot
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
-# where the documents lie that most rules come from
-_DOCUMENTS = "https://gitcode.com/Ascend/MindIE-LLM/tree/master/docs/zh/user_guide"
 
 
 def sarif_report(results: Sequence[CheckReport], lang: Language) -> str:
@@ -45,7 +44,7 @@ def _rule(kind: Code, lang: Language) -> dict[str, Any]:
         "shortDescription": {"text": words(f"{kind.id}.title", lang)},
         "fullDescription": {"text": words(f"{kind.id}.why", lang)},
         "help": {"text": f"mindie-kvpool explain {kind.id}"},
-        "helpUri": _DOCUMENTS,
+        "helpUri": address(kind.source),
         "defaultConfiguration": {"level": _LEVELS[kind.severity]},
     }
 

@@ -1,6 +1,7 @@
 """Texts: every code, every variant, in both languages, with the same placeholders."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import mindie_kvpool_plugin
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, language, message
 from mindie_kvpool_plugin.check.rules import all_codes
+from mindie_kvpool_plugin.check.sources import DOCUMENTS, address, origins, told
 
 PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -61,17 +63,36 @@ def test_texts_speak_of_things_a_user_knows():
         assert [key for key, text in texts(lang).items() if re.search(inner, text)] == []
 
 
-def test_sources_can_be_found():
-    """A document of MindIE-LLM, or a section of this project's own."""
-    for code, kind in all_codes().items():
-        document, _, place = kind.source.partition(", ")
-        assert document.startswith(("MindIE-LLM", "mindie-kvpool-plugin")), code
-        assert place, code
-        if document == "mindie-kvpool-plugin":
-            file, _, heading = place.partition(": ")
-            assert re.search(rf"^#+ {re.escape(heading)}$", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), (
-                code
-            )
+@pytest.mark.parametrize("code", sorted(all_codes()))
+def test_a_source_is_a_document_with_a_section(code):
+    """By its title, in both languages; of this project's README the section exists."""
+    source = all_codes()[code].source
+    for key, section in origins(source):
+        assert key in {*DOCUMENTS, "json", "code", "readme"}
+        if key == "readme":
+            text = (ROOT / "README.md").read_text(encoding="utf-8")
+            assert re.search(rf"^#+ {re.escape(section)}$", text, re.MULTILINE)
+    for lang in LANGUAGES:
+        lines = told(source, lang)
+        assert all(section in line for line, (_, section) in zip(lines, origins(source), strict=True))
+        assert not any("source." in line or "{" in line for line in lines)
+    assert address(source).startswith("https://")
+
+
+@pytest.mark.mindie
+@pytest.mark.parametrize("code", sorted(all_codes()))
+def test_a_reader_finds_the_source(code):
+    """In the documents of the release: the title, the section below it, the file."""
+    if "MINDIE_LLM_SRC" not in os.environ:
+        pytest.skip("MINDIE_LLM_SRC does not name the source of MindIE-LLM")
+    tree = Path(os.environ["MINDIE_LLM_SRC"])
+    for key, section in origins(all_codes()[code].source):
+        if key == "code":
+            assert (tree / section).is_file()
+        elif key in DOCUMENTS:
+            text = (tree / "docs" / "zh" / "user_guide" / DOCUMENTS[key].file).read_text(encoding="utf-8")
+            for heading in (DOCUMENTS[key].title, section):
+                assert re.search(rf"^#+ {re.escape(heading)}\s*(<.*)?$", text, re.MULTILINE), heading
 
 
 def test_every_message_has_a_hint():

@@ -22,6 +22,7 @@ from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.host.worker import PoolWorker
 
 WRITES = "tests/walks/test_block_writes.py"
+TWO_NODES = "tests/walks/test_two_nodes.py"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,15 @@ MUTATIONS = {
         "blocks_pulled",
         _nothing,
         f"{WRITES}::test_what_was_overwritten_is_not_taken_to_be_there[pull-guarded]",
+    ),
+    "arrivals are not told": Mutation(
+        KvPoolPlugin, "blocks_arrived", _nothing, f"{TWO_NODES}::test_an_answer_is_found_by_the_prefill_node"
+    ),
+    "a pull does not wait for the batch in flight": Mutation(
+        InFlight,
+        "wait",
+        lambda self, timeout_s: True,
+        f"{TWO_NODES}::test_host_pulls_into_blocks_that_a_batch_in_flight_still_writes[with-pool]",
     ),
     "a write does not wait at the fence": Mutation(
         Spill, "wait", _nothing, f"{WRITES}::test_a_write_waits_for_the_spill_that_reads[swap-guarded]"

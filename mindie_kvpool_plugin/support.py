@@ -184,7 +184,7 @@ MODES = (
         (
             "plugin_type kv_pool alone, as the host forbids prefix_cache there: answers are stored, so that the next "
             "turn's prefill hits them",
-            "plugin_type 只写 kv_pool（宿主在此禁止 prefix_cache）：存入回答，供下一轮 Prefill 命中",
+            "plugin_type 只写 kv_pool（MindIE-LLM 在此禁止 prefix_cache）：存入回答，供下一轮 Prefill 命中",
         ),
     ),
     _mode(
@@ -199,7 +199,7 @@ MODES = (
         "refused",
         (
             "edge and cloud run a batch's layers apart and could not agree on a hit; the host excludes prefix_cache",
-            "边侧与云侧分别运行同一批次的各层，无法就命中达成一致；宿主也排除 prefix_cache",
+            "边侧与云侧分别运行同一批次的各层，无法就命中达成一致；MindIE-LLM 也排除 prefix_cache",
         ),
         ("set layerwiseDisaggregated to false", "把 layerwiseDisaggregated 设为 false"),
     ),
@@ -319,7 +319,7 @@ PAIRS = (
             'all ranks of all servers tell each other what did not arrive, so kv_pool.agreement has to be "tcp://..."; '
             "a rank that cannot be heard ends the step and the service, as it ends the host's own collectives",
             '所有服务的所有卡互相告知未到达的块，因此 kv_pool.agreement 须为 "tcp://..."；'
-            "联系不上的卡会结束该步与服务，宿主自身的集合通信也是如此",
+            "联系不上的卡会结束该步与服务，MindIE-LLM 自身的集合通信也是如此",
         ),
     ),
     _pair(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import mindie_kvpool_plugin
+from mindie_kvpool_plugin import support
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, language, message
 from mindie_kvpool_plugin.check.rules import all_codes
@@ -93,6 +94,23 @@ def test_a_reader_finds_the_source(code):
             text = (tree / "docs" / "zh" / "user_guide" / DOCUMENTS[key].file).read_text(encoding="utf-8")
             for heading in (DOCUMENTS[key].title, section):
                 assert re.search(rf"^#+ {re.escape(heading)}\s*(<.*)?$", text, re.MULTILINE), heading
+
+
+# what may be called otherwise, and what it is called here
+SYNONYMS = {
+    "池配置文件": "池文件", "宿主": "MindIE-LLM", "手册": "文档", "调度进程": "调度器", "解码节点": "Decode 节点",
+    "decode 节点": "Decode 节点", "预填充节点": "Prefill 节点", "prefill 节点": "Prefill 节点", "启用": "开启",
+    "本包": "本插件", "告警": "警告", "配置项": "键", "换入（reload）": "取回", "换出（spill）": "下沉", "修正": "修改",
+    "KV 缓存": "KV Cache", "推测解码": "并行解码",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("other", SYNONYMS)
+def test_one_thing_has_one_chinese_word(other):
+    """In messages, help, the table of modes and the README; a reader need not guess whether two words are one thing."""
+    readme = (ROOT / "README.zh.md").read_text(encoding="utf-8")
+    where = {**texts("zh"), "README.zh.md": readme, "support": support.table("zh")}
+    assert [name for name, text in where.items() if other in text] == [], f"it is called {SYNONYMS[other]}"
 
 
 def test_every_message_has_a_hint():

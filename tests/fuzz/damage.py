@@ -45,6 +45,7 @@ WHOLE = [
     json.dumps(SMALL, indent=1).replace("\n", "\r\n"),
     json.dumps(MINIMAL, indent=2),
 ]
+MAX_SHOWN = 50
 PIECES = [data.decode("utf-8", "replace") for data in map(config_bytes, all_cases()) if len(data) < 4000]
 PIECES += [path.read_text("utf-8") for path in sorted((ROOT / "conf_examples").rglob("config.json"))]
 # slips of people: what is lost, doubled, moved, or typed by a Chinese input method
@@ -160,11 +161,11 @@ def remember(module, name):
     """The same bytes are read again and again for one answer, and 200,000 files are many."""
     function, answers = getattr(module, name), {}
 
-    def remembered(data, *args):
+    def remembered(data, *args, **details):
         if data not in answers:
             if len(answers) > 30:
                 answers.clear()
-            answers[data] = function(data, *args)
+            answers[data] = function(data, *args, **details)
         return answers[data]
 
     setattr(module, name, remembered)
@@ -184,6 +185,7 @@ def main(count, first=0):
         for number, complaint in enumerate(pool.imap_unordered(tried, range(first, first + count), chunksize=200), 1):
             if complaint is not None:
                 wrong.append(complaint)
+            if complaint is not None and len(wrong) <= MAX_SHOWN:
                 click.echo(complaint)
             if number % 10_000 == 0:
                 click.echo(f"{number} files, {len(wrong)} wrong, {time.monotonic() - begin:.0f} s")

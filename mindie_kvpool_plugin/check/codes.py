@@ -74,11 +74,13 @@ MISSING_COMMA = Code(
     "JS-04", "error", "boot", _OBJECTS,
     wrong='"tp": 2\n"dp": 1',
     right='"tp": 2,\n"dp": 1',
+    is_joint=True,
 )  # fmt: skip
 TRAILING_COMMA = Code(
     "JS-05", "error", "boot", _OBJECTS,
     wrong='{"tp": 2,}',
     right='{"tp": 2}',
+    is_joint=True,
 )  # fmt: skip
 COMMENT = Code(
     "JS-06", "error", "boot", _GRAMMAR,
@@ -105,11 +107,13 @@ NOT_CLOSED = Code(
     "JS-10", "error", "boot", _GRAMMAR,
     wrong='{"BackendConfig": {"tp": 2}',
     right='{"BackendConfig": {"tp": 2}}',
+    unsettles=True, is_joint=True,
 )  # fmt: skip
 WRONG_BRACKET = Code(
     "JS-11", "error", "boot", _GRAMMAR,
     wrong='{"npuDeviceIds": [[0, 1}]',
     right='{"npuDeviceIds": [[0, 1]]}',
+    unsettles=True, is_joint=True,
 )  # fmt: skip
 ODD_BLANK = Code(
     "JS-12", "error", "boot", _GRAMMAR,
@@ -120,7 +124,7 @@ BROKEN_STRING = Code(
     "JS-13", "error", "boot", _STRINGS,
     wrong='"modelName": "qwen,',
     right='"modelName": "qwen",',
-    has_stand_in=True,
+    has_stand_in=True, unsettles=True,
 )  # fmt: skip
 BAD_ESCAPE = Code(
     "JS-14", "error", "boot", _STRINGS,
@@ -155,11 +159,13 @@ TEXT_BEHIND = Code(
     "JS-19", "error", "boot", _GRAMMAR,
     wrong='{"ServerConfig": {...}}}',
     right='{"ServerConfig": {...}}',
+    unsettles=True,
 )  # fmt: skip
 EXTRA_COMMA = Code(
     "JS-21", "error", "boot", _OBJECTS,
     wrong='"tp": 2,, "dp": 1',
     right='"tp": 2, "dp": 1',
+    is_joint=True,
 )  # fmt: skip
 HALF_A_PAIR = Code(
     "JS-22", "error", "boot", "json: 8.2. Unicode Characters",
@@ -177,11 +183,13 @@ NO_OBJECT = Code(
     "JS-24", "error", "boot", "json: 4. Objects; code: src/config_manager/param_checker.cpp",
     wrong='[{"ServerConfig": {...}}]',
     right='{"ServerConfig": {...}}',
+    unsettles=True,
 )  # fmt: skip
 MISPLACED = Code(
     "JS-25", "error", "boot", _GRAMMAR,
     wrong='{"port": @1025}',
     right='{"port": 1025}',
+    unsettles=True,
 )  # fmt: skip
 NOT_JSON = Code(
     "JS-26", "error", "boot", _GRAMMAR,
@@ -198,11 +206,13 @@ MERGE_CONFLICT = Code(
     wrong='<<<<<<< HEAD\n"port": 1025,\n=======\n"port": 1035,\n>>>>>>> other',
     right='"port": 1025,',
     is_hopeless=True,
+    unsettles=True,
 )  # fmt: skip
 PASTED_AROUND = Code(
     "JS-29", "error", "boot", _GRAMMAR,
     wrong='```json\n{"ServerConfig": {...}}\n```',
     right='{"ServerConfig": {...}}',
+    unsettles=True,
 )  # fmt: skip
 MISSING_KEY = Code(
     "SC-01", "error", "boot", _READING,

@@ -60,6 +60,8 @@ class Code:
         has_stand_in: a value had to be made up where it was found.
         explains_key: it says more about a key than that it is unknown.
         is_other_kind: the file is of another kind: nothing in it is to be judged.
+        unsettles: where no repair is certain, what stands behind it may be elsewhere than it seems.
+        is_joint: it is about brackets or commas, which suffer where something was left out.
         is_hopeless: nobody can repair such a file.
     """
 
@@ -76,6 +78,8 @@ class Code:
     has_stand_in: bool = False
     explains_key: bool = False
     is_other_kind: bool = False
+    unsettles: bool = False
+    is_joint: bool = False
     is_hopeless: bool = False
 
     def found(

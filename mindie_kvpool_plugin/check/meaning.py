@@ -10,6 +10,9 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.findings import Finding
 
+# the parameter of a finding that holds the value meant
+INSTEAD = "instead"
+
 
 def is_same(one: Any, other: Any) -> bool:
     """Whether two values are equal, types included; of any depth."""
@@ -31,15 +34,36 @@ def is_same(one: Any, other: Any) -> bool:
     return True
 
 
+def at(root: Any, path: str) -> Any:
+    """The value at a JSON Pointer; None when there is none."""
+    for part in _parts(path):
+        try:
+            root = root[int(part)] if isinstance(root, list) else root[part]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+    return root
+
+
+def can_change(finding: Finding) -> bool:
+    """Whether it is plain what was meant instead."""
+    if finding.place is not None:
+        return False
+    return INSTEAD in finding.params or (finding.kind.fix == "rename" and not finding.variant)
+
+
 def change(root: Any, finding: Finding) -> None:
     """Do to ``root``, in place, what ``--fix`` does to the text for a finding about a name or a number."""
-    *parents, name = (part.replace("~1", "/").replace("~0", "~") for part in finding.path.split("/")[1:])
-    holder = root
-    for part in parents:
-        holder = holder[int(part)] if isinstance(holder, list) else holder[part]
-    if finding.kind.fix == "rename":
+    *_, name = _parts(finding.path)
+    holder = at(root, finding.path.rpartition("/")[0])
+    if INSTEAD in finding.params:
+        holder[name] = finding.params[INSTEAD]
+    elif finding.kind.fix == "rename":
         holder[finding.params.get("close") or finding.params["meant"]] = holder.pop(name)
     elif finding.kind.fix == "remove":
         del holder[name]
     elif finding.kind.fix == "number":
         holder[int(name) if isinstance(holder, list) else name] = finding.params["meant"]
+
+
+def _parts(path: str) -> list[str]:
+    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]

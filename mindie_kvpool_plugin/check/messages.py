@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +44,7 @@ def _texts(lang: Language) -> dict[str, str]:
 def words(key: str, lang: Language, /, **params: Any) -> str:
     """A text with its placeholders filled; the key itself when there is none.
 
-    A value is a name or a number, or a refusal or a finding, whose sentence in this language is inserted whole.
+    A value is a name or a number, or a refusal, whose sentence in this language is inserted whole.
     """
     return _filled(_texts(lang).get(key, key), params, lang)
 
@@ -55,22 +55,25 @@ def has_text(key: str, lang: Language) -> bool:
 
 
 def message(finding: Finding, lang: Language) -> str:
-    """What is wrong."""
-    text = words(f"{finding.message_id}.message", lang, **_params(finding))
+    """What is wrong, and for how much else it stands."""
+    text = words(f"{finding.message_id}.message", lang, **_params(finding, message, lang))
     if finding.alike:
         text += words("report.alike", lang, count=finding.alike)
     if finding.followers:
-        text += words("report.follow", lang, count=finding.followers)
+        key = "report.follow" if finding.followers > 1 else "report.follow_one"
+        text += words(key, lang, count=finding.followers)
     return text
 
 
 def hint(finding: Finding, lang: Language) -> str:
     """What to do about it."""
-    return words(f"{finding.message_id}.hint", lang, **_params(finding))
+    return words(f"{finding.message_id}.hint", lang, **_params(finding, hint, lang))
 
 
-def _params(finding: Finding) -> dict[str, Any]:
-    return {**finding.params, "value": shown(finding.value), "path": finding.path}
+def _params(finding: Finding, say: Callable[[Finding, Language], str], lang: Language) -> dict[str, Any]:
+    """The values of its placeholders; another finding that it names as its cause is said in the same way."""
+    params = {**finding.params, "value": shown(finding.value), "path": finding.path}
+    return {key: say(value, lang) if isinstance(value, Finding) else value for key, value in params.items()}
 
 
 def _filled(text: str, params: Mapping[str, Any], lang: Language) -> str:
@@ -80,8 +83,6 @@ def _filled(text: str, params: Mapping[str, Any], lang: Language) -> str:
         param = params[match[1]]
         if isinstance(param, Refusal):
             return param(lang)
-        if isinstance(param, Finding):
-            return message(param, lang)
         found = str(param)[:_MAX_PARAM_CHARS]
         return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in found)
 

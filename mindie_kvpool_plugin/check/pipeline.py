@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from mindie_kvpool_plugin.check import codes
+from mindie_kvpool_plugin.check.causes import without_followers
 from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
 from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
 from mindie_kvpool_plugin.check.pool_alone import is_pool_object, key_value_document, pool_file_findings
@@ -66,18 +69,25 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
     disk = disk or Disk()
     document = key_value_document(data, name) or load_bytes(data, name, size=_size(data, situation, disk))
     findings = list(document.findings)
-    followed = Followed(disk)
+    followed, counts = Followed(disk), None
     is_pool_file = is_pool_object(document.value)
     if is_pool_file:
         findings = pool_file_findings(document, situation, disk)
     elif isinstance(document.value, dict):
         followed = follow(document.value, situation, followed.disk)
-        findings += check_schema(document.value, profiles.config_schema(situation.host_version))
-        findings += all_rules(View(document.value, situation, followed))
-        findings += _distinct(pool_findings(document.value, followed.pool))
-    ordered = sorted(_placed(_distinct(findings), document), key=_order)
-    told, counts = ordered[:MAX_FINDINGS], _counts(findings)
-    return CheckReport(document, situation, told, followed.pool, is_pool_file, counts)
+        judge = partial(_judged, situation=situation, followed=followed)
+        found = judge(document.value)
+        counts = _counts([*findings, *found])
+        findings = without_followers(found, findings, document.value, judge)
+    ordered = sorted(_placed(findings, document), key=_order)[:MAX_FINDINGS]
+    return CheckReport(document, situation, ordered, followed.pool, is_pool_file, counts or _counts(findings))
+
+
+def _judged(root: Any, situation: Situation, followed: Followed) -> list[Finding]:
+    """What schema and rules say about a configuration."""
+    found = check_schema(root, profiles.config_schema(situation.host_version))
+    found += all_rules(View(root, situation, followed))
+    return _distinct([*found, *_distinct(pool_findings(root, followed.pool))])
 
 
 def _size(data: bytes, situation: Situation, disk: Disk) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +10,10 @@ from mindie_kvpool_plugin.check.findings import Edit, Finding
 
 # shown around a finding, characters
 _EXCERPT = 160
+# a character inside a string as it is written: itself, or an escape (a pair of them beyond the first plane)
+_CHARACTER = re.compile(
+    r"\\u[dD][89abAB][0-9A-Fa-f]{2}\\u[dD][c-fC-F][0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\.|.", re.DOTALL
+)
 
 
 @dataclass(slots=True)
@@ -75,6 +80,18 @@ class Document:
             node = child
         return span
 
+    def inner_span(self, path: str, inner: tuple[int, int]) -> tuple[int, int] | None:
+        """Offsets of a part of the text at a JSON Pointer; escapes count as the characters they stand for."""
+        node = self.node(path)
+        if node is None or self.text[node.start : node.start + 1] != '"':
+            return None
+        pieces = list(_CHARACTER.finditer(self.text, node.start + 1, max(node.end - 1, node.start + 1)))
+        start, end = (min(offset, len(pieces)) for offset in inner)
+        if not pieces:
+            return None
+        first = pieces[min(start, len(pieces) - 1)].start()
+        return first, max(pieces[max(end - 1, 0)].end(), first + 1)
+
     def value_span(self, path: str) -> tuple[int, int] | None:
         """Offsets of the whole value at a JSON Pointer; None when there is none."""
         node = self.node(path)
@@ -105,7 +122,8 @@ class Document:
         """``finding`` with the position of its path, if there is one."""
         if finding.line is not None:
             return finding
-        span = self.span(finding.path, of_key=finding.kind.at_key)
+        span = self.inner_span(finding.path, finding.inner) if finding.inner is not None else None
+        span = span or self.span(finding.path, of_key=finding.kind.at_key)
         return self.placed(finding, *span) if span is not None else finding
 
     def excerpt(self, line: int, column: int) -> tuple[str, int]:

@@ -326,13 +326,24 @@ class _Recovery:
         elif self._can("NUMBER") and self.last.type == "COLON":
             self._report(codes.MISSING_VALUE, *_span(self.last), key=self.last_key)
             self._feed_virtual("LITERAL", end, "null")
-        at, is_certain = len(self.text.rstrip()), self.brackets.is_end_certain()
+        at, is_certain = len(self.text.rstrip()), self.brackets.is_end_certain() or _is_made_up(self.open)
         while self.open and self.found.complete:
             opened = self.open[-1]
             edit = Edit(at, at, "\n" + self.brackets.margin(opened) + TEXT[opened.closer])
             edits = (edit,) if is_certain else ()
-            self._report_token(codes.NOT_CLOSED, opened.token, edits=edits, **self._opener(opened))
+            if _is_made_up([opened]):
+                self._complete_frame(edits)
+            else:
+                self._report_token(codes.NOT_CLOSED, opened.token, edits=edits, **self._opener(opened))
             self._feed_virtual(opened.closer, end)
+
+    def _complete_frame(self, edits: tuple[Edit, ...]) -> None:
+        """The brace that closes one that is missing too is the same fault."""
+        for number, (finding, start, end) in enumerate(self.found.findings):
+            if finding.message_id in {"JS-11.start", "JS-11.opener"} and finding.edits:
+                whole = finding.edits + edits if edits else ()
+                self.found.findings[number] = (replace(finding, edits=whole), start, end)
+                return
 
     def _opener(self, opened: Opened) -> dict[str, Any]:
         return {
@@ -436,6 +447,11 @@ class _Recovery:
         self.num_counted += not edits  # what can be repaired tells a person less than what cannot
         if self.num_counted >= MAX_ERRORS:
             raise _StopReadingError
+
+
+def _is_made_up(opened: list[Opened]) -> bool:
+    """Whether all that is open is one bracket that is not in the text."""
+    return len(opened) == 1 and opened[0].token.start_pos == opened[0].token.end_pos
 
 
 def _span(token: Token) -> tuple[int, int]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from mindie_kvpool_plugin.check.messages import message
+from mindie_kvpool_plugin.check.messages import hint, message
 from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.repair import repair
 from mindie_kvpool_plugin.check.situation import Situation
@@ -174,3 +174,107 @@ def test_repair_loses_nothing_where_the_cause_is_not_certain(text):
     after = fixed(text)
     for piece in ("mooncake", "/etc/mindie/kv_pool.json", "1025", "8080", "[0", '"c"', "not closed"):
         assert (piece in after) >= (piece in text)
+
+
+PARAMS = '"{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"'
+TEXTS = {
+    # text -> code, and what of it is underlined
+    PARAMS.replace(",", "，"): ("HC-09", "prefix_cache，kv_pool"),
+    PARAMS.replace(",", ";"): ("HC-09", "prefix_cache;kv_pool"),
+    PARAMS.replace("cache", "cahce"): ("HC-06", "prefix_cahce"),
+    PARAMS.replace("kv_pool", "kvpool"): ("HC-06", "kvpool"),
+    PARAMS.replace("plugin_type", "plugin_typ"): ("HC-08", "plugin_typ"),
+    PARAMS.replace("\\", "\\\\\\"): ("HC-08", '\\\\\\"'),
+    PARAMS.replace("}", ""): ("HC-08", '\\"'),
+    PARAMS.replace('\\"}', "}"): ("HC-08", '\\"prefix_cache,kv_pool}'),
+    PARAMS.replace(":", "："): ("HC-08", "："),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_fault_in_plugin_params_is_one_finding_inside_the_text(text):
+    """The cause only: what a repaired text would not show follows from it, and is counted."""
+    whole = damaged(PARAMS, text)
+    (finding,) = [f for f in check_bytes(whole.encode(), "config.json", SITUATION).findings if f.severity != "info"]
+    line = whole.split("\n")[finding.line - 1]
+    assert (finding.code, line[finding.column - 1 :][: finding.length]) == TEXTS[text]
+    assert finding.followers
+    assert finding.severity == "error"
+    assert "more that follow" in message(finding, "en")
+    assert "由此引起" in message(finding, "zh")
+
+
+def test_cause_inside_plugin_params_is_named_in_both_languages():
+    """Not only that the text is not JSON."""
+    data = damaged(PARAMS, PARAMS.replace("}", "")).encode()
+    finding = check_bytes(data, "config.json", SITUATION).findings[0]
+    assert "never closed" in message(finding, "en")
+    assert hint(finding, "en") == "inside the text: insert }"
+    assert "没有闭合" in message(finding, "zh")
+
+
+def test_slip_is_as_bad_as_what_follows_from_it():
+    """A misspelt key is a warning; where it is a required one the host refuses to start."""
+    findings = check_bytes(damaged('"maxSeqLen"', '"maxSeqLem"').encode(), "config.json", SITUATION).findings
+    told = [(f.code, f.severity, f.outcome) for f in findings if f.severity != "info"]
+    assert told == [("HC-82", "error", "boot")]
+
+
+def test_each_slip_answers_for_its_own_followers():
+    """Two slips, and each as bad as what it caused."""
+    text = damaged('"maxSeqLen"', '"maxSeqLem"').replace('"tokenTimeout"', '"tokenTimeoutt"')
+    text = text.replace('"openAiSupport"', '"openAiSuport"')
+    findings = check_bytes(text.encode(), "config.json", SITUATION).findings
+    told = {f.params["key"]: (f.severity, f.followers) for f in findings if f.severity != "info"}
+    assert told == {"maxSeqLem": ("error", 1), "tokenTimeoutt": ("error", 1), "openAiSuport": ("warning", 0)}
+
+
+SNIPPET = """{
+  ...
+  "BackendConfig": {
+    ...
+    "kvPoolConfig": {
+      "backend": "mooncake",
+      "configPath": "/etc/mindie/kv_pool.json"
+    },
+    ...
+    "ModelDeployConfig": {
+      ...
+      "ModelConfig": [{"plugin_params": "{\\"plugin_type\\":\\"prefix_cache,kv_pool\\"}"}]
+    }
+  }
+}
+"""
+PARTS = {
+    "with dots": (SNIPPET, [("JS-17", 2)]),
+    "without braces around": ("\n".join(SNIPPET.split("\n")[2:-2]), [("JS-17", 2)]),
+    "dots and commas": (
+        SNIPPET.replace("...\n", "...,\n").replace("    }\n  }", "    },\n    ...\n  }"),
+        [("JS-17", 2)],
+    ),
+    "one section": ('{"kvPoolConfig": {"backend": "", "configPath": ""}}', [("SC-01", 1), ("SC-06", 1)]),
+    "nothing in it": ("{}", [("SC-01", 1)]),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_part_of_a_configuration_is_not_told_line_by_line(name):
+    """One cause; the missing keys of an object are one finding, and none where dots stand for them."""
+    text, found = PARTS[name]
+    assert [each for each in told(text) if each[0] in {"JS-17", "JS-10", "SC-01", "SC-06"}] == found
+
+
+def test_missing_keys_of_an_object_are_named_together():
+    """In both languages."""
+    finding = check_bytes(b"{}", "config.json", SITUATION).findings[0]
+    assert message(finding, "en") == "2 keys are missing in the file: ServerConfig, BackendConfig"
+    assert "ServerConfig, BackendConfig" in message(finding, "zh")
+
+
+def test_damage_that_leaves_the_reading_open_stands_for_what_it_may_have_caused():
+    """A brace too many cuts sections off: they are not missing."""
+    text = damaged('"asyncWrite": true\n        },', '"asyncWrite": true\n        }}},')
+    first = check_bytes(text.encode(), "config.json", SITUATION).findings[0]
+    assert first.code == "JS-19"
+    assert first.followers > 1
+    assert "SC-01" not in {code for code, _ in told(text)}

@@ -26,7 +26,7 @@ TEXTS = {
     '{"plugin_type":"prefix_cache","x":-Infinity}': ("HC-08", "number", "error"),
     '{"plugin_type":"prefix_cache","x":1e999}': ("HC-08", "number", "error"),
     '{"plugin_type":"prefix_cache","x":"\\ud83d"}': ("HC-08", "number", "error"),
-    '{"plugin_type":"prefix_cache"}}': ("HC-08", "json", "error"),
+    '{"plugin_type":"prefix_cache"}}': ("HC-08", "at", "error"),
     '{"plugin_type":"mtp","plugin_type":"prefix_cache"}': ("CF-21", "twice", "warning"),
     '{"plugin_type":"prefix_cache","dynamic_algo":{"y":1,"y":2}}': ("CF-21", "twice", "warning"),
     '{"plugin_type":"prefix_cache","Plugin_type":"mtp"}': ("CF-21", "close", "warning"),

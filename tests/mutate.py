@@ -111,6 +111,12 @@ MUTATIONS = {
     "batches that never end are waited for": Mutation(
         InFlight, "reset", _nothing, f"{WRITES}::test_a_batch_that_never_ends_does_not_hold_up_the_next_hit[guarded]"
     ),
+    "batches that failed are waited for": Mutation(
+        InFlight,
+        "is_broken",
+        lambda self: False,
+        "tests/unit/host/test_in_flight.py::test_a_batch_that_will_not_land_is_not_waited_for",
+    ),
     "a beam's answer is stored": Mutation(
         SequenceTable,
         "enter",

@@ -72,7 +72,7 @@ class Reload:
             return computed
         if not self._rank.device_idle():
             self._log.warning(
-                "the batch before did not leave the device in time; %d pool hits are recomputed", len(hits)
+                "the batch before failed or did not leave the device in time; %d pool hits are recomputed", len(hits)
             )
             return computed
         size = self._rank.keys.block_size

@@ -13,6 +13,9 @@ The second wait is twice the first, and who is past one and a half of the first 
 rank leaves the second round without an answer, every other one votes no or has left too; a message
 would have to take longer than half of ``timeout_s`` to part them.
 
+A rank whose device has failed knows the answer, since it can use nothing: it votes zeros and goes on (``give_up``).
+The others may hear of the failure only through it, and hang in the batch before until then.
+
 A group that failed once is not used again: its ranks no longer know where the others are.
 """
 
@@ -42,6 +45,10 @@ Lengths = npt.NDArray[np.int64]
 MEETING_TIMEOUT_S = 60.0
 """Ranks reach this point together, right after the warm-up; a minute covers the slowest of them."""
 
+HELD_UP_TIMEOUT_S = 60.0
+"""How long the others find the votes of a rank that did not wait for them: until they hear that a device has failed,
+or give up waiting for the batch before, whichever comes first."""
+
 _rounds: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 
@@ -53,6 +60,10 @@ class Alone:
     def minimum(self, lengths: Lengths) -> Lengths:
         """The lengths themselves."""
         return lengths
+
+    def give_up(self, count: int) -> Lengths:
+        """Zeros."""
+        return np.zeros(count, dtype=np.int64)
 
     def close(self) -> None:
         """Nothing to do."""
@@ -125,11 +136,24 @@ class Agreement:
         result: Lengths = agreed.numpy()
         return result
 
+    def give_up(self, count: int) -> Lengths:
+        """Zeros, which the other ranks will hear when they come; nobody is waited for."""
+        if not self.broken:
+            try:
+                for values in (torch.zeros(count, dtype=torch.int64), torch.ones(1, dtype=torch.int64)):
+                    self._reduce(values, HELD_UP_TIMEOUT_S)
+            except RuntimeError as error:
+                self._break(str(error))
+        return np.zeros(count, dtype=np.int64)
+
     def _reduce_to_minimum(self, values: torch.Tensor, timeout_s: float) -> None:
+        self._reduce(values, timeout_s).wait(timedelta(seconds=timeout_s))
+
+    def _reduce(self, values: torch.Tensor, timeout_s: float) -> Any:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         options.timeout = timedelta(seconds=timeout_s)
-        self._group.allreduce([values], options).wait(options.timeout)
+        return self._group.allreduce([values], options)
 
     def _break(self, reason: str) -> None:
         self.broken = True

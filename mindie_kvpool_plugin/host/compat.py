@@ -32,6 +32,7 @@ what) is in ``tests/host/test_host_contract.py``: run it with MINDIE_LLM_SRC set
 
 PLUGINS = "mindie_llm.text_generator.plugins"
 PLUGIN_UTILS = f"{PLUGINS}.plugin_utils"
+PLUGIN_MANAGER = f"{PLUGINS}.plugin_manager"
 PREFIX_CACHE_MODULE = f"{PLUGINS}.prefix_cache.prefix_cache_plugin"
 GENERATOR_BACKEND = "mindie_llm.text_generator.adapter.generator_backend"
 CONTEXT_STORE = "mindie_llm.text_generator.utils.tg_infer_context_store"
@@ -83,6 +84,12 @@ PLACES = (
         "get_model_wrapper",
         None,
         Text("no graph with events nobody pops", "不构建含无人取走事件的图"),
+    ),
+    Place(
+        PLUGIN_MANAGER,
+        "PluginManager.initialize",
+        ("self",),
+        Text("batches that fail under asynchronous scheduling", "异步调度下失败的批次"),
     ),
     Place(
         CONTEXT_STORE,

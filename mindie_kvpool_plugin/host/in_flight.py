@@ -7,13 +7,18 @@ So a reload for batch k+1 must not begin before batch k has left the device.
 Step thread: ``launch``, ``wait``, ``reset``; a transfer thread may wait, too.  Forward thread: ``meet`` when it
 starts sampling a batch, ``land`` once that batch's tokens are known, which is after its last write.  With tokens
 that stay on the device ``land`` carries an event.  A batch the host gave up on never lands; the next one stands
-for it.
+for it.  When the device fails, or the host pauses for its repair, there is no next one: the host's plugin manager
+knows, and is asked while somebody waits.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
+
+POLL_S = 0.02
+"""How often the host is asked: short beside a step of a large model, and only while a batch is waited for."""
 
 
 class InFlight:
@@ -26,6 +31,18 @@ class InFlight:
         self._event: Any | None = None
         self._tickets: dict[int, int] = {}  # id of a batch's metadata -> ticket
         self._current = 0  # ticket of the batch on the forward thread
+        self._plugin_manager: Any | None = None
+
+    def follow(self, plugin_manager: Any) -> None:
+        """Ask the host's plugin manager whether batches have failed."""
+        self._plugin_manager = plugin_manager
+
+    def is_broken(self) -> bool:
+        """Whether the host knows that what is in flight will not land: the device has failed, or is repaired."""
+        plugin_manager = self._plugin_manager
+        return plugin_manager is not None and bool(
+            plugin_manager.error_code_collected_in_async is not None or plugin_manager.is_inference_pause
+        )
 
     def launch(self, batch: object) -> None:
         """The step thread is done preparing ``batch``."""
@@ -55,10 +72,15 @@ class InFlight:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every batch launched so far has left the device; False when they did not in time."""
+        """Wait until every batch launched so far has left the device; False when they did not in time, or will not."""
+        deadline_s = time.monotonic() + timeout_s
         with self._changed:
             last = self._launched
-            landed = self._changed.wait_for(lambda: self._landed >= last, timeout_s)
+            while not (landed := self._landed >= last) and not self.is_broken():
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(min(left_s, POLL_S))
             event = self._event
         if landed and event is not None:
             event.synchronize()

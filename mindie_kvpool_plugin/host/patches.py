@@ -110,6 +110,19 @@ def know_plugin_name(plugin_utils: types.ModuleType) -> None:
     wrapt.wrap_function_wrapper(plugin_utils, "PluginParameterValidator.__init__", add_rule)
 
 
+def introduce_plugin_manager(plugin_manager: types.ModuleType) -> None:
+    """The plugin manager tells ``kv_pool`` who it is: it knows of failed batches before they are reported."""
+
+    def introduce(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        result = wrapped(*args, **kwargs)
+        plugin = getattr(instance, PLUGIN_NAME, None)
+        if plugin is not None:
+            plugin.managed_by(instance)
+        return result
+
+    wrapt.wrap_function_wrapper(plugin_manager, "PluginManager.initialize", introduce)
+
+
 def let_native_pool_stand_aside(prefix_cache_plugin: types.ModuleType) -> None:
     """While ``PrefixCachePlugin`` is built beside kv_pool it sees no pool: one writer, no double put."""
 
@@ -284,6 +297,7 @@ def answer_scheduler(mempool: types.ModuleType) -> None:
 HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.PLUGINS: serve_plugin_module,
     compat.PLUGIN_UTILS: know_plugin_name,
+    compat.PLUGIN_MANAGER: introduce_plugin_manager,
     compat.PREFIX_CACHE_MODULE: let_native_pool_stand_aside,
     compat.GENERATOR_BACKEND: build_plain_graph,
     compat.CONTEXT_STORE: announce_freed_sequences,

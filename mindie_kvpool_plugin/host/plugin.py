@@ -69,6 +69,11 @@ class KvPoolPlugin:
         self.counters = self._worker.walks.counters
         subscribe(self)
 
+    def managed_by(self, plugin_manager: Any) -> None:
+        """The host has built its plugins; its plugin manager hears first of a batch that failed."""
+        if self._worker is not None:
+            self._worker.in_flight.follow(plugin_manager)
+
     # -- the host's plugin interface, in call order ----------------------------------------------------
 
     def model_inputs_update(

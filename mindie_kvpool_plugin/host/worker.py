@@ -20,7 +20,7 @@ from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
 from mindie_kvpool_plugin.host.adapters import Adapters
-from mindie_kvpool_plugin.host.agreement import Agreement, Alone, is_daemons_child
+from mindie_kvpool_plugin.host.agreement import Agreement, Alone, Lengths, is_daemons_child
 from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
 from mindie_kvpool_plugin.host.in_flight import InFlight
@@ -140,6 +140,9 @@ def build_worker(
         def device_idle() -> bool:
             return in_flight.wait(options.in_flight_timeout_s)
 
+        def agree(lengths: Lengths) -> Lengths:
+            return agreement.give_up(len(lengths)) if in_flight.is_broken() else agreement.minimum(lengths)
+
         walks = assemble.build_walks(
             pool,
             options,
@@ -149,7 +152,7 @@ def build_worker(
             shard.replica,
             running=partial(_look, sequences, adapters),
             device_idle=device_idle,
-            agree=(told or agreement).minimum,
+            agree=told.minimum if told is not None else agree,
             async_write=bool(generator_backend.kv_pool_async_write),
             counters=counters,
         )

@@ -20,6 +20,8 @@ NAMES = {
     "_wrapper": "ModelWrapper",
     "mapping": "Mapping",
     "parallel": "SpCpParallelInfo",
+    "plugin_manager": "PluginManager",
+    "_plugin_manager": "PluginManager",
 }
 """What a name of ours stands for, as a variable or as an attribute of ``self``."""
 

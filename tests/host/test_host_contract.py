@@ -37,6 +37,7 @@ CLASSES = {
     "InputMetadata": [(METADATA, "InputMetadata")],
     "ModelInput": [(TEXT + "utils/model_input.py", "ModelInput")],
     "GeneratorBackend": [(BACKEND, "GeneratorBackend")],
+    "PluginManager": [(PLUGIN_MANAGER, "PluginManager")],
     "KVCacheSettings": [(TEXT + "utils/kvcache_settings.py", "KVCacheSettings")],
     "KVCachePool": [(CACHE_POOL, "KVCachePool")],
     "TGInferContextStore": [(CONTEXT, "TGInferContextStore")],
@@ -309,6 +310,41 @@ def test_the_forward_thread_verifies_when_a_batchs_tokens_are_known(source):
     assert verified < next(line for line, text in reversed(texts) if text == "self.output_queue.put")
     manage = find(source(PLUGIN_MANAGER), "PluginManager.plugin_verify_manager")
     assert "plugin_verify_exp" in ast.unparse(branch(manage, "ENV.model_runner_exp and ENV.async_inference")[0])
+
+
+def test_a_failed_batch_is_known_before_the_next_is_prepared(source):
+    """The forward thread notes the error, or that the host pauses, before it hands an empty result on; it never
+    verifies that batch.  Who waited for it would wait for nothing.
+    """
+    manager = source(PLUGIN_MANAGER)
+    loop = find(manager, "PluginManager.forward_loop")
+    (failed,) = [node for node in ast.walk(loop) if isinstance(node, ast.ExceptHandler)]
+    statement(failed, "self.error_code_collected_in_async = error_code")
+    noted = next(
+        node.lineno
+        for node in ast.walk(failed)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.error_code_collected_in_async"
+    )
+    (handed_on,) = [line for line, _, _, call in calls(failed) if ast.unparse(call.func) == "self.output_queue.put"]
+    assert noted < handed_on
+    assert "plugin_verify_manager" not in {call[2] for call in calls(failed)}
+    branch(failed, "self.is_inference_pause or self.error_code_collected_in_async is not None")
+    step = find(manager, "PluginManager.generate_token_async")
+    reported = branch(step, "self.error_code_collected_in_async is not None")
+    assert any("raise ErrorCodeException" in ast.unparse(node) for node in reported)
+    assert reported[0].lineno > next(line for line, _, name, _ in calls(step) if name == "model_inputs_update_manager")
+
+
+def test_a_repair_begins_by_pausing_and_forgets_the_error(source):
+    """Between the two nothing in flight is waited for; after it batches land again."""
+    recover = find(source(GENERATOR), "Generator.execute_recover_command")
+    for command in block_writes.CLOSING_COMMANDS:
+        paused = branch(recover, f"command == '{command}'")
+        assert any(ast.unparse(node) == "self.plugin_manager.is_inference_pause = True" for node in paused)
+    reset = " ".join(ast.unparse(node) for node in branch(recover, "command == 'CMD_REINIT_NPU'"))
+    assert "self.plugin_manager.error_code_collected_in_async = None" in reset
+    opened = branch(recover, f"command == '{block_writes.OPENING_COMMAND}'")
+    assert any(ast.unparse(node) == "self.plugin_manager.is_inference_pause = False" for node in opened)
 
 
 def test_the_host_frees_through_the_two_functions_that_are_hooked(source):

@@ -1,6 +1,9 @@
 """A reload waits for the batch before, and for no batch that never comes back."""
 
 import threading
+from types import SimpleNamespace
+
+import pytest
 
 from mindie_kvpool_plugin.host.in_flight import InFlight
 
@@ -61,3 +64,24 @@ def test_a_dummy_batch_does_not_land_a_real_one():
     flights.meet(object())
     flights.land(None)
     assert not flights.wait(0.0)
+
+
+@pytest.mark.parametrize(
+    ("error_code", "is_paused"), [("ECC", False), (None, True)], ids=["the device failed", "the host pauses"]
+)
+def test_a_batch_that_will_not_land_is_not_waited_for(error_code, is_paused):
+    """The host knows before it says so; what has landed has landed all the same."""
+    flights, manager = InFlight(), SimpleNamespace(error_code_collected_in_async=None, is_inference_pause=False)
+    flights.follow(manager)
+    flights.launch(object())
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(flights.wait(JOIN_S)))
+    thread.start()
+    assert not flights.wait(0.0)
+    assert not flights.is_broken()
+    manager.error_code_collected_in_async, manager.is_inference_pause = error_code, is_paused
+    thread.join(JOIN_S / 2)
+    assert answers == [False]
+    assert flights.is_broken()
+    flights.reset()
+    assert flights.wait(0.0)

@@ -182,6 +182,7 @@ class Generator(PDInterface):
         if command == "CMD_REINIT_NPU":
             self.plugin_manager.wait_for_forward()
             self.infer_context.reset_all_context()
+            self.plugin_manager.error_code_collected_in_async = None
             return self.generator_backend.execute_recover_command(command)
         if command == "CMD_START_ENGINE":
             self.plugin_manager.resume()

@@ -57,6 +57,7 @@ class PluginManager:
         self.last_sequence_ids = None
         self.previous_batch_is_prefill = False
         self.is_inference_pause = False
+        self.error_code_collected_in_async = None  # known before it is reported
         if self.async_inference:
             self.input_queue = queue.Queue()
             self.output_queue = queue.Queue()
@@ -121,6 +122,7 @@ class PluginManager:
         output.trace_ids = trace_ids
         self.last_sequence_ids = input_metadata.all_sequence_ids
         if before.error_code is not None:  # the host may notice one batch earlier, if the fault is quick
+            self.error_code_collected_in_async = None
             raise ErrorCodeException(before.error_code)
         return output
 
@@ -157,6 +159,8 @@ class PluginManager:
                 self._forward(flight)
             except BaseException as error:  # noqa: BLE001 - raised by the inference thread when it asks for the tokens
                 flight.error_code = convert_exception_to_error_code(str(error))
+                if flight.error_code is not None:
+                    self.error_code_collected_in_async = flight.error_code
                 flight.is_mock = self.is_inference_pause or flight.error_code is not None
                 flight.failure = None if flight.is_mock else error
                 flight.launched.set()

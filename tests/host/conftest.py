@@ -130,3 +130,18 @@ def host_source():
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("needs MindIE-LLM: set MINDIE_LLM_SRC to a source tree")
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+@pytest.fixture
+def source(host_source):
+    """Path inside the package -> the file."""
+    return lambda name: host_source / name
+
+
+@pytest.fixture
+def cpp(host_source):
+    """Text of a file of the scheduler, which only a source tree has."""
+    folder = host_source.parent / "src"
+    if not folder.is_dir():
+        pytest.skip("needs MindIE-LLM's C++ source: set MINDIE_LLM_SRC to a source tree")
+    return lambda name: (folder / name).read_text(encoding="utf-8")

@@ -38,6 +38,7 @@ ELSEWHERE = {
     "Ranks that are told of each other": "tests/unit/host/test_told_lengths.py",
     "Before a step overwrites": "tests/walks/test_races.py",
     "The guards": "tests/unit/pools/guards/test_stack.py",
+    "Fixing a file": "tests/unit/check/test_repair.py",
     "Inside Mooncake's `get` and `put`": "tests/unit/pools/mooncake/test_transfer.py",
 }
 """Walks that are held to what they tell by other tests."""
@@ -49,7 +50,9 @@ ELSEWHERE = {
 def told_walks():
     """Title -> the text of each walk: a paragraph that begins with its title in bold, and the list that follows."""
     section = re.search(r"^## The walks\n(.*?)^## ", (ROOT / "ARCHITECTURE.md").read_text("utf-8"), re.M | re.S)[1]
-    return dict(re.findall(r"^\*\*(.+?)\.?\*\*(.*?)(?=\n\n|\Z)", section, re.M | re.S))
+    walks = re.findall(r"^\*\*(.+?)\.?\*\*(.*?)(?=\n\n|\Z)", section, re.M | re.S)
+    assert len(dict(walks)) == len(walks), "two walks have one title"
+    return dict(walks)
 
 
 @cache

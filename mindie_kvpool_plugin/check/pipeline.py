@@ -17,7 +17,7 @@ from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.causes import without_followers
 from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
 from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
-from mindie_kvpool_plugin.check.pool_alone import is_pool_object, key_value_document, pool_file_findings
+from mindie_kvpool_plugin.check.pool_alone import is_pool_object, other_document, pool_file_findings
 from mindie_kvpool_plugin.check.pool_options import pool_findings
 from mindie_kvpool_plugin.check.rules import all_rules
 from mindie_kvpool_plugin.check.rules.view import View
@@ -67,12 +67,13 @@ def check_bytes(data: bytes, name: str, situation: Situation, disk: Disk | None 
         disk: looks at paths; a test hands in its own.
     """
     disk = disk or Disk()
-    document = key_value_document(data, name) or load_bytes(data, name, size=_size(data, situation, disk))
+    other = other_document(data, name)
+    document = other or load_bytes(data, name, size=_size(data, situation, disk))
     findings = list(document.findings)
     followed, counts = Followed(disk), None
-    is_pool_file = is_pool_object(document.value)
+    is_pool_file = other is not None or is_pool_object(document.value)
     if is_pool_file:
-        findings = pool_file_findings(document, situation, disk)
+        findings = _distinct(pool_file_findings(document, situation, disk))
     elif isinstance(document.value, dict):
         followed = follow(document.value, situation, followed.disk)
         judge = partial(_judged, situation=situation, followed=followed)

@@ -19,7 +19,7 @@ from typing import Any
 from mindie_kvpool_plugin.check import codes, meaning
 from mindie_kvpool_plugin.check.findings import Edit, Finding
 from mindie_kvpool_plugin.check.pipeline import check_bytes
-from mindie_kvpool_plugin.check.pool_alone import key_value_document
+from mindie_kvpool_plugin.check.pool_alone import other_document
 from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import load_bytes
@@ -70,7 +70,7 @@ class _Proposal:
 
 def repair(data: bytes, name: str, situation: Situation) -> Repair:
     """Repair what is unambiguous.  Never raises; unchanged bytes when there is nothing to do."""
-    document = key_value_document(data, name) or load_bytes(data, name)
+    document = other_document(data, name) or load_bytes(data, name)
     before = document.text
     prefix = codecs.BOM_UTF8 if document.shift else b""
     if any(finding.kind.is_hopeless for finding in document.findings):

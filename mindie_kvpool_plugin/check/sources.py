@@ -46,6 +46,13 @@ DOCUMENTS = {
 """Key -> document of MindIE-LLM 3.0.0.  Beside them: ``json`` is RFC 8259, ``code`` the source of MindIE-LLM by its
 file, ``readme`` this project's README."""
 
+_CHINESE_HEADINGS = {
+    "Use it on an Atlas server": "在 Atlas 服务器上使用",
+    "Options of the `kv_pool` section": "`kv_pool` 段的选项",
+    "What is pooled": "支持范围",
+}
+"""Section of README.md -> the same in README.zh.md."""
+
 
 def origins(source: str) -> list[tuple[str, str]]:
     """(key, section) of each origin."""
@@ -60,6 +67,8 @@ def told(source: str, lang: Language) -> list[str]:
 
 def _told(key: str, section: str, lang: Language) -> str:
     document = DOCUMENTS.get(key)
+    if key == "readme" and lang == "zh":
+        section = _CHINESE_HEADINGS[section]
     if document is None:
         return words(f"source.{key}", lang, section=section)
     return words("source.document", lang, title=document.title, file=_MANUAL + document.file, section=section)

@@ -128,6 +128,21 @@ def test_a_broken_pool_file_is_repaired_like_a_configuration(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == POOL
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "form"),
+    [
+        ("pool.yaml", 'master_server_address: "192.168.10.1:50051"\nprotocol: tcp\nkv_pool: {}\n', "YAML"),
+        ("mooncake.json", "# Mooncake\nlocal_hostname: 10.0.0.1\nmetadata_server: P2PHANDSHAKE\n", "YAML"),
+        ("pool.ini", "[mooncake]\nprotocol = tcp\nmaster_server_address = 192.168.10.1:50051\n", "INI"),
+    ],
+)
+def test_a_pool_file_in_another_format_is_told_so(tmp_path, name, text, form):
+    """One cause, and nothing about braces that are missing."""
+    result = report(write(tmp_path / name, text))
+    assert codes(result, "error", "warning") == ["CF-23"]
+    assert form in result["findings"][0]["message"]
+
+
 def test_memcache_files_are_checked_by_themselves(tmp_path):
     """The pool file, and MemCache's own file of key = value lines."""
     folder = ROOT / "conf_examples" / "memcache_one_server"

@@ -8,10 +8,11 @@ import json
 
 import pytest
 
+from mindie_kvpool_plugin.check.messages import hint, message
 from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.pool_file import build, read_pool_file
+from mindie_kvpool_plugin.options.pool_file import build, judge, no_backend, read_pool_file
 from mindie_kvpool_plugin.pools.mooncake import start as mooncake_start
 from mindie_kvpool_plugin.pools.registry import BACKENDS
 from tests.check_examples import BASE, changed
@@ -54,6 +55,10 @@ NAMES = [
     "namespce", "Namespace", "name_space", "queue_capacity_block", "stagin", "verifypayload", "something_else", "_note",
     "#note", "// note", "comment", "comments", "$schema", "$id", "protocol", "local_hostname", "", " ", "ä", "kv_pool",
 ]  # fmt: skip
+# beside the start's sentence the check says how to go on: add, rename, move
+FIX_OF_ITS_OWN = {"SC-01", "SC-06", "HC-82"}
+# of what is no JSON, or a number of hundreds of digits, the check says more: where, and how to repair it
+OF_THE_TEXT = ("JS-23", "is not valid JSON", "cannot read the pool file", "expected one JSON object")
 TEXTS = {
     "bom": lambda good: b"\xef\xbb\xbf" + good,
     "utf-16": lambda good: good.decode().encode("utf-16"),
@@ -143,11 +148,11 @@ def start(monkeypatch):
     monkeypatch.setattr(mooncake_start.os, "sysconf", lambda name: 2**33)
     monkeypatch.setattr(mooncake_start, "has_rdma_device", lambda: True)
 
-    def refuses(path, backend):
+    def words_of_refusal(path, backend):
         try:
             pool_file = read_pool_file(str(path))
             if backend not in BACKENDS:
-                raise ConfigError("no such backend")
+                raise ConfigError(no_backend(backend).told)
             options = build(BACKENDS[backend].options, pool_file.backend_keys, "", strict=False)
             if backend == "mooncake":
                 for role in ("scheduler", "worker"):
@@ -155,16 +160,25 @@ def start(monkeypatch):
             section = pool_file.options
             is_direct = backend == "memcache" or options.protocol == "ascend"
             if section.verify_payload and section.staging != "on" and is_direct:
-                raise ConfigError("host.worker refuses it where the cache lies in an NPU's memory")
-        except ConfigError:
-            return True
-        return False
+                (payload,) = (each for each in judge(json.loads(path.read_text()), backend) if each.kind == "payload")
+                raise ConfigError(payload.told)  # as host.worker does where the cache lies in an NPU's memory
+        except ConfigError as error:
+            return str(error)
+        return ""
 
-    return refuses
+    return words_of_refusal
+
+
+def says(finding, words):
+    """Whether a finding tells what start-up told: the same sentence, and the same fix where there is one."""
+    told, fix = message(finding, "en"), hint(finding, "en")
+    sentence = told.partition(f"{finding.place.pointer}: ")[2] if finding.place is not None else told
+    is_said = sentence in words and (fix in words or finding.code in FIX_OF_ITS_OWN)
+    return is_said or finding.code in OF_THE_TEXT or any(mark in words for mark in OF_THE_TEXT)
 
 
 def test_plugin_and_check_agree_on_every_pool_file(start, tmp_path):
-    """Refused at start if and only if the check reports an error."""
+    """Refused at start if and only if the check reports an error; with the same words, and where it can with more."""
     path = tmp_path / "kv_pool.json"
     parted, tried, refused = [], 0, 0
     for name, backend, data in files():
@@ -174,11 +188,12 @@ def test_plugin_and_check_agree_on_every_pool_file(start, tmp_path):
         changes["M.plugin_params"] = '{"plugin_type":"prefix_cache,kv_pool"}'
         config = json.dumps(changed(changes)).encode()
         findings = check_bytes(config, "config.json", Situation()).findings
-        errors = sorted({finding.code for finding in findings if finding.severity == "error"})
+        errors = [finding for finding in findings if finding.severity == "error"]
         tried += 1
-        refused += wanted
-        if wanted != bool(errors):
-            parted.append(f"{name}: {'refused' if wanted else 'accepted'} at start, the check says {errors}")
+        refused += bool(wanted)
+        if bool(wanted) != bool(errors) or (wanted and not any(says(each, wanted) for each in errors)):
+            told = [f"{f.code} {message(f, 'en')} | {hint(f, 'en')}" for f in errors]
+            parted.append(f"{name}: start says {wanted or 'nothing'!r}, the check {told}")
     assert not parted, f"{len(parted)} of {tried}\n" + "\n".join(parted)
     assert refused > 900
     assert tried - refused > 300

@@ -20,7 +20,7 @@ from mindie_kvpool_plugin.check.rules.view import section, text
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import unknown_key
 from mindie_kvpool_plugin.check.schema.records import property_schema
-from mindie_kvpool_plugin.check.schema.stage import check_schema, closest_choice, expectation, is_quoted
+from mindie_kvpool_plugin.check.schema.stage import check_schema, expectation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.options.pool_file import RECORDS, SECTION, judge
 from mindie_kvpool_plugin.options.problems import Problem
@@ -87,17 +87,9 @@ def _told(problem: Problem, content: Mapping[str, Any], backend: str) -> Finding
         schema = properties(SECTION if above else backend)[name]
     if problem.kind == "missing":
         return _missing(name, above, schema)
-    params: dict[str, Any] = {"key": name, "expected": expectation(schema)}
-    variant = ""
-    if problem.kind == "point":
-        params = {"meant": int(problem.value)}
-    elif problem.kind == "choice":
-        variant, more = closest_choice(problem.value, schema["enum"])
-        params |= more
-    elif problem.kind == "type" and is_quoted(problem.value, schema):
-        variant = "quoted"
+    params: dict[str, Any] = {"key": name, "expected": expectation(schema), "what": problem.what, "fix": problem.fix}
     found = _CODES[problem.kind].found
-    return found(above + pointer(name), outcome="late", value=problem.value, params=params, variant=variant)
+    return found(above + pointer(name), outcome="late", value=problem.value, params=params, variant="told")
 
 
 def _missing(name: str, above: str, schema: profiles.Schema) -> Finding:

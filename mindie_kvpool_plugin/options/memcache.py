@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.problems import Problem
+from mindie_kvpool_plugin.options.problems import PAYLOAD_FIX, Problem
 from mindie_kvpool_plugin.options.sizes import parse_size
 
 META_URL = "ock.mmc.meta_service_url"
@@ -68,11 +68,11 @@ def judge(own: Mapping[str, Any], kv_pool: Mapping[str, Any]) -> list[Problem]:
     del own
     if kv_pool.get("verify_payload") is not True or kv_pool.get("staging") == "on":
         return []
-    told = (
+    what = (
         "verify_payload is true, but MemCache moves blocks straight between device memory and pool, where the "
-        'processor cannot read them; remove the option or set "staging": "on"'
+        "processor cannot read them"
     )
-    return [Problem("payload", ("kv_pool", "verify_payload"), True, told)]
+    return [Problem("payload", ("kv_pool", "verify_payload"), True, what, PAYLOAD_FIX)]
 
 
 def _address(url: str, place: str) -> tuple[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.problems import Problem, shown
+from mindie_kvpool_plugin.options.problems import PAYLOAD_FIX, Problem, shown
 from mindie_kvpool_plugin.options.records import MIB
 
 SMALLEST_SEGMENT_BYTES = 16 * MIB
@@ -55,7 +55,7 @@ def judge(own: Mapping[str, Any], kv_pool: Mapping[str, Any] | None) -> list[Pro
         kv_pool: the section's likewise; None when the file has none, and only the host's own client reads it.
     """
     problems = [
-        Problem("form", (key,), own[key], f"{key} is {shown(own[key])}, expected {words}")
+        Problem("form", (key,), own[key], f"{key} is {shown(own[key])}", f"expected {words}")
         for key, parse, words in (
             ("master_server_address", _masters, _MASTER_WORDS),
             ("local_hostname", _hostname, _HOSTNAME_WORDS),
@@ -68,25 +68,23 @@ def judge(own: Mapping[str, Any], kv_pool: Mapping[str, Any] | None) -> list[Pro
 def _together(own: Mapping[str, Any], kv_pool: Mapping[str, Any]) -> list[Problem]:
     problems = []
     if own.get("use_ascend_direct") is False:
-        told = (
+        what = (
             "use_ascend_direct is false: that path copies with Mooncake calls (batch_put_from_ascend, "
-            "batch_get_into_ascend) that Mooncake 0.3.13 no longer has; remove the key or set it to true"
+            "batch_get_into_ascend) that Mooncake 0.3.13 no longer has"
         )
-        problems.append(Problem("direct", ("use_ascend_direct",), False, told))
+        problems.append(Problem("direct", ("use_ascend_direct",), False, what, "remove the key or set it to true"))
     size = own.get("global_segment_size")
     if isinstance(size, int) and not isinstance(size, bool) and 0 < size < SMALLEST_SEGMENT_BYTES:
-        told = (
-            f"global_segment_size is {size} bytes: Mooncake refuses segments below {SMALLEST_SEGMENT_BYTES} (16MB); "
-            "give at least that, or 0 to use the pool without adding to it"
-        )
-        problems.append(Problem("segment", ("global_segment_size",), size, told))
+        what = f"global_segment_size is {size} bytes: Mooncake refuses segments below {SMALLEST_SEGMENT_BYTES} (16MB)"
+        fix = "give at least that, or 0 to use the pool without adding to it"
+        problems.append(Problem("segment", ("global_segment_size",), size, what, fix))
     is_direct = own.get("protocol") == "ascend" and kv_pool.get("staging") != "on"
     if kv_pool.get("verify_payload") is True and is_direct:
-        told = (
+        what = (
             "verify_payload is true, but blocks travel straight between device memory and pool, where the processor "
-            'cannot read them; remove the option or set "staging": "on"'
+            "cannot read them"
         )
-        problems.append(Problem("payload", ("kv_pool", "verify_payload"), True, told))
+        problems.append(Problem("payload", ("kv_pool", "verify_payload"), True, what, PAYLOAD_FIX))
     return problems
 
 

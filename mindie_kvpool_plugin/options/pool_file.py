@@ -29,10 +29,12 @@ from mindie_kvpool_plugin.options.typos import closest
 from mindie_kvpool_plugin.options.values import checked
 
 SECTION = "kv_pool"
+LOCAL_DRAM = "local_dram"
+"""The pool of tests, simulator and demo, which no service takes."""
 RECORDS: Mapping[str, type[Any]] = {
     "mooncake": MooncakeOptions,
     "memcache": MemcacheOptions,
-    "local_dram": LocalDramOptions,
+    LOCAL_DRAM: LocalDramOptions,
 }
 """Backend -> the record of its own keys."""
 
@@ -112,8 +114,7 @@ def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
     record = RECORDS.get(backend)
     if record is None:
         if SECTION in content:
-            known = ", ".join(sorted(RECORDS))
-            problems.append(Problem("backend", (SECTION,), backend, f"is for another backend; use one of: {known}"))
+            problems.append(no_backend(backend))
         return problems
     own, found = _read(record, content, (), strict=False)
     problems += found
@@ -123,6 +124,13 @@ def judge(content: Mapping[str, Any], backend: str) -> list[Problem]:
     elif record is MemcacheOptions:
         problems += memcache.judge(own, defaults(KvPoolOptions) | chosen)
     return problems
+
+
+def no_backend(name: str) -> Problem:
+    """What is to be said of a backend that we do not have."""
+    what = f"kvPoolConfig.backend is {shown(name)}, which mindie-kvpool-plugin has no backend for"
+    known = ", ".join(sorted(each for each in RECORDS if each != LOCAL_DRAM))
+    return Problem("backend", (SECTION,), name, what, f"use one of: {known}")
 
 
 def parse(data: bytes) -> Any:
@@ -154,8 +162,8 @@ def is_comment(key: str) -> bool:
 def _section(content: Mapping[str, Any]) -> Read:
     section = content[SECTION]
     if not isinstance(section, dict):
-        told = f"{SECTION} is {shown(section)}, expected an object such as {{}}"
-        return {}, [Problem("type", (SECTION,), section, told)]
+        what = f"{SECTION} is {shown(section)}"
+        return {}, [Problem("type", (SECTION,), section, what, "expected an object such as {}")]
     return _read(KvPoolOptions, section, (SECTION,), strict=True)
 
 
@@ -170,9 +178,9 @@ def _read(record: type[Any], values: Mapping[str, Any], above: tuple[str, ...], 
             chosen[name], wrong = checked(value, hint, field.metadata)
             if wrong is not None:
                 kind, expected = wrong
-                problems.append(Problem(kind, path, value, f"{name} is {shown(value)}, expected {expected}"))
+                problems.append(Problem(kind, path, value, f"{name} is {shown(value)}", f"expected {expected}"))
         elif strict and not is_comment(name):
-            problems.append(_unknown(name, value, path, known))
+            problems.append(_unknown(path, values, known))
     problems += (
         Problem("missing", (*above, name), None, f"{name} is missing")
         for name, (_, field) in known.items()
@@ -181,10 +189,13 @@ def _read(record: type[Any], values: Mapping[str, Any], above: tuple[str, ...], 
     return chosen, problems
 
 
-def _unknown(name: str, value: Any, path: tuple[str, ...], known: Mapping[str, Any]) -> Problem:
-    close = closest(name, known)
-    hint = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
-    return Problem("unknown", path, value, f"unknown option {shown(name)}; {hint}", close)
+def _unknown(path: tuple[str, ...], values: Mapping[str, Any], known: Mapping[str, Any]) -> Problem:
+    name = path[-1]
+    close, what = closest(name, known), f"knows no key {shown(name)}"
+    if close is not None and close in values:
+        return Problem("unknown", path, values[name], f'{what}, only "{close}", which is there too', "remove it")
+    fix = f'did you mean "{close}"?' if close else f"known: {', '.join(known)}"
+    return Problem("unknown", path, values[name], what, fix)
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -13,6 +13,7 @@ Kind = Literal[
     "missing", "unknown", "type", "point", "range", "choice", "form", "direct", "segment", "backend", "payload"
 ]
 SHOWN_CHARS = 60
+PAYLOAD_FIX = 'remove the option or set "staging": "on"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,21 @@ class Problem:
             read the bytes).
         path: keys from the top of the file.
         value: what is there; None when the key is missing.
-        told: what a person needs beside the place: the value, what was expected, the fix.
-        close: of an unknown key, the known one that was probably meant.
+        what: what is wrong, for people; start-up and check use the same words.
+        fix: what was expected, or what to do; "" where that is plain.
     """
 
     kind: Kind
     path: tuple[str, ...]
     value: Any
-    told: str
-    close: str | None = None
+    what: str
+    fix: str = ""
+
+    @property
+    def told(self) -> str:
+        """What a person needs beside the place."""
+        separator = ", " if self.fix.startswith("expected") else "; "
+        return f"{self.what}{separator}{self.fix}" if self.fix else self.what
 
 
 def raise_first(problems: Sequence[Problem], place: str) -> None:
@@ -47,9 +54,8 @@ def raise_first(problems: Sequence[Problem], place: str) -> None:
         return
     first = problems[0]
     if first.kind == "missing":
-        names = [problem.path[-1] for problem in problems if problem.kind == "missing"]
-        raise ConfigError(f"{place}: missing {', '.join(names)}")
-    separator = ": " if first.kind == "unknown" or first.path == ("kv_pool",) else "."
+        raise ConfigError(f"{place}: {', '.join(each.what for each in problems if each.kind == 'missing')}")
+    separator = " " if first.kind == "unknown" else ": " if first.path == ("kv_pool",) else "."
     raise ConfigError(f"{place}{separator}{first.told}")
 
 

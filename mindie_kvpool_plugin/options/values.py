@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, get_args
 
 from mindie_kvpool_plugin.options.problems import Kind
 from mindie_kvpool_plugin.options.sizes import parse_size
+from mindie_kvpool_plugin.options.typos import closest
 
 # what a thread can wait for: threading.TIMEOUT_MAX is about nine times this
 MAX_SECONDS = 1e9
@@ -42,7 +43,11 @@ def _choice(value: Any, choices: tuple[str, ...]) -> Checked:
     plain = value.strip().lower() if isinstance(value, str) else value
     if isinstance(plain, str) and plain in choices:
         return plain, None
-    return value, ("choice" if isinstance(value, str) else "type", f"one of: {', '.join(choices)}")
+    expected = f"one of: {', '.join(choices)}"
+    close = closest(value, choices) if isinstance(value, str) else None
+    if close is not None:
+        expected += f'; did you mean "{close}"?'
+    return value, ("choice" if isinstance(value, str) else "type", expected)
 
 
 def _text(value: Any, about: Mapping[str, Any]) -> Checked:
@@ -64,7 +69,7 @@ def _number(value: Any, hint: Any) -> Checked:
     expected += f" up to {limit:g}" if isinstance(value, (int, float)) and value > limit else ""
     kind: Kind = "range" if _is_number(value) else "type"
     kind = _wrong_number(value, "type") if hint is int else kind
-    return value, (kind, expected)
+    return value, (kind, f"{expected} without a point" if kind == "point" else expected)
 
 
 def _wrong_number(value: Any, text_kind: Kind) -> Kind:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.pool_file import build
+from mindie_kvpool_plugin.options.pool_file import build, no_backend
 from mindie_kvpool_plugin.options.records import LocalDramOptions, MemcacheOptions, MooncakeOptions
 
 if TYPE_CHECKING:
@@ -59,10 +59,7 @@ def open_pool(name: str, pool_file: PoolFile, role: Role) -> PoolBackend:
     """
     backend = BACKENDS.get(name)
     if backend is None:
-        raise ConfigError(
-            f'kvPoolConfig.backend is "{name}", which mindie-kvpool-plugin has no backend for; '
-            f"use one of: {', '.join(sorted(BACKENDS))}"
-        )
+        raise ConfigError(no_backend(name).told)
     options: Any = build(backend.options, pool_file.backend_keys, str(pool_file.path), strict=False)
     pool: PoolBackend = importlib.import_module(backend.module).open_pool(options, pool_file, role)
     return pool

@@ -12,7 +12,6 @@ from mindie_kvpool_plugin.check.rules.modes import active_modes, roles
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
-from mindie_kvpool_plugin.options.pool_file import RECORDS
 from mindie_kvpool_plugin.options.problems import Kind
 from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions, defaults
 from mindie_kvpool_plugin.options.sizes import parse_size
@@ -44,7 +43,8 @@ def refused(view: View, kind: Kind) -> Iterator[Fault]:
     """What the plugin's own reading of the pool file refuses for a reason, at its place there."""
     for problem in view.pool_problems:
         if problem.kind == kind and view.followed.pool is not None:
-            yield fault(*AT, place=at_key(view.followed.pool, *problem.path), severity="error", size=problem.value)
+            place = at_key(view.followed.pool, *problem.path)
+            yield fault(*AT, place=place, severity="error", value=problem.value, what=problem.what, fix=problem.fix)
 
 
 @rule(
@@ -206,7 +206,7 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
     yield from refused(view, "segment")
     size = parse_size(value.get("global_segment_size"))
     if KV_POOL not in value and size is not None and 0 < size < SMALLEST_SEGMENT_BYTES:
-        yield fault(*AT, place=at_key(pool, "global_segment_size"), size=size)
+        yield fault(*AT, variant="host", place=at_key(pool, "global_segment_size"), size=size)
 
 
 @rule(
@@ -217,9 +217,9 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
 )  # fmt: skip
 def plugin_knows_the_backend(view: View) -> Iterator[Fault]:
     """The host's own client takes more backends than the kv_pool plugin has."""
-    if KV_POOL in view.words and any(problem.kind == "backend" for problem in view.pool_problems):
-        known = ", ".join(name for name in RECORDS if name != "local_dram")
-        yield fault(B, K, "backend", known=known)
+    for problem in view.pool_problems:
+        if KV_POOL in view.words and problem.kind == "backend":
+            yield fault(B, K, "backend", what=problem.what, fix=problem.fix)
 
 
 @rule(

@@ -43,7 +43,11 @@ def unknown_key(
         return codes.MISSPELT_KEY.found(
             at, severity=severity, outcome=outcome, value=item, params=params, variant=variant
         )
-    variant = "elsewhere" if key in owners else ""
+    if is_forbidden:
+        variant = "moved" if key in owners else "refused"
+        params |= {"known": ", ".join(known)}
+    else:
+        variant = "elsewhere" if key in owners else ""
     params |= {"owner": owners[key][0]} if key in owners else {}
     return codes.UNKNOWN_KEY.found(at, severity=severity, outcome=outcome, value=item, params=params, variant=variant)
 

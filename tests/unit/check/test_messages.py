@@ -29,7 +29,10 @@ def test_every_text_has_its_twin():
     for key in en:
         assert en[key].strip(), key
         assert zh[key].strip(), key
-        assert set(re.findall(r"{\w+}", en[key])) == set(re.findall(r"{\w+}", zh[key])), key
+        found = [set(re.findall(r"{\w+}", each[key])) for each in (en, zh)]
+        # start-up speaks English only: there the check repeats its words, in Chinese it has its own
+        is_words_of_start = en[key] in {"{what}", "{fix}"}
+        assert found[0] == found[1] or (is_words_of_start and found[1] <= {"{key}", "{value}", "{expected}"}), key
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

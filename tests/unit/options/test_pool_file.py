@@ -36,8 +36,8 @@ def test_read_pool_file_gives_records_and_the_backends_own_keys(written):
 @pytest.mark.parametrize(
     ("section", "words"),
     [
-        ({"stagin": "on"}, ("unknown option", '"stagin"', 'did you mean "staging"')),
-        ({"something": 1}, ("unknown option", "known: namespace")),
+        ({"stagin": "on"}, ("knows no key", '"stagin"', 'did you mean "staging"')),
+        ({"something": 1}, ("knows no key", "known: namespace")),
         ({"fence_timeout_s": "5"}, ("kv_pool.fence_timeout_s", '"5"', "a positive number")),
         ({"breaker_failures": 1.0}, ("kv_pool.breaker_failures", "1.0", "a positive integer")),
         ({"lookup_budget_s": 1e12}, ("kv_pool.lookup_budget_s", "up to 1e+09")),

@@ -3,8 +3,8 @@
 Such a rank runs a batch of its own, or a dummy one, in the same steps as all others.  Before a step the schedulers
 tell each other how many tokens every prompt computes, pool hits subtracted (``seq_lens``; post_scheduler.cpp,
 SyncSeqLenList), and the ranks pad their collectives by it.  So what does not arrive concerns ranks that run another
-batch: in every prefill step, with hits or without, all ranks agree on how many blocks each prompt of every group is
-short of.
+batch: in every prefill step, with hits or without, all ranks agree on how many tokens each prompt of every group
+computes.  What the schedulers announced serves for the number of prompts only.
 
 Nothing can take the place of that agreement.  The announced lengths hold only where all hits arrived, which nobody
 knows of the others, and ranks that go on with different lengths hang or read each other's tokens.  So a step without
@@ -31,7 +31,7 @@ LATE_RANK_TIMEOUT_S = 300.0
 """Longer than everything of ours that holds a rank up in a step (a stuck transfer and a stuck put take 60 s each), and
 much shorter than the half hour that the host's collectives on the device wait by default."""
 
-_NO_BLOCKS = np.zeros(0, dtype=np.int64)
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class ToldLengths:
@@ -47,13 +47,13 @@ class ToldLengths:
     def __init__(self, agreement: Agreement, dp_rank: int, num_groups: int, block_size: int) -> None:
         self._agreement = agreement
         self._dp_rank, self._num_groups, self._block_size = dp_rank, num_groups, block_size
-        self._told: list[list[int]] = []
-        self._missing: Lengths | None = None  # blocks, negative, per prompt of every group
-        self._rows = self._computed = self._promised = _NO_BLOCKS
+        self._sizes: list[int] = []  # prompts of every group; none when nobody is told
+        self._agreed: Lengths | None = None  # tokens of every group's prompts
+        self._hits = self._tokens = self._computed = self._promised = _NONE
         self._log = RateLimited()
 
     def begin(self, metadata: Any) -> None:
-        """A batch arrives; note what everybody was told.
+        """A batch arrives; note what everybody was told of.
 
         Args:
             metadata: the host's InputMetadata.
@@ -61,28 +61,29 @@ class ToldLengths:
         Raises:
             HostCompatError: the host announced another number of prompts than this rank is to compute.
         """
-        self._told, self._missing = [], None
-        self._rows, computed, promised = step_view.promises(metadata) if metadata.is_prefill else (_NO_BLOCKS,) * 3
-        self._computed, self._promised = computed[self._rows], promised[self._rows]
+        self._sizes, self._agreed = [], None
+        self._hits = self._tokens = self._computed = self._promised = _NONE
         if not metadata.is_prefill:
             return
-        if len(metadata.seq_lens or []) != self._num_groups:
+        if not metadata.is_dummy_batch:
+            self._hits, self._computed, self._promised = step_view.promises(metadata)
+            self._tokens = np.asarray(metadata.batch_seq_len, dtype=np.int64)
+        sizes = [len(lengths) for lengths in metadata.seq_lens or []]
+        if len(sizes) != self._num_groups:
             self._log.warning(
-                f"the host announced the lengths of {len(metadata.seq_lens or [])} data-parallel ranks, there are "
-                f"{self._num_groups}; pool hits are recomputed"
+                f"the host announced the lengths of {len(sizes)} data-parallel ranks, there are {self._num_groups}; "
+                "pool hits are recomputed"
             )
-            return
-        announced = len(metadata.seq_lens[self._dp_rank])
-        present = 0 if metadata.is_dummy_batch else len(metadata.batch_seq_len)
-        if announced != present:
+        elif sizes[self._dp_rank] != len(self._tokens):
             raise HostCompatError(
-                f"data-parallel rank {self._dp_rank} got {present} prompts, and the host announced {announced} of it "
-                "(seq_lens); the other ranks would wait for tokens that do not come"
+                f"data-parallel rank {self._dp_rank} got {len(self._tokens)} prompts, and the host announced "
+                f"{sizes[self._dp_rank]} of it (seq_lens); the other ranks would wait for tokens that do not come"
             )
-        self._told = [list(lengths) for lengths in metadata.seq_lens]
+        else:
+            self._sizes = sizes
 
     def minimum(self, arrived: Lengths) -> Lengths:
-        """The smallest of every hit's length over the ranks that run this batch; all others hear what is missing.
+        """The smallest of every hit's length over the ranks that run this batch; all others hear what it leaves.
 
         Args:
             arrived: int64 [hits], leading blocks of each hit of this rank's batch.
@@ -90,10 +91,13 @@ class ToldLengths:
         Returns:
             int64 [hits]; what is on the device anyway when nobody could be told.
         """
-        if not self._told:
-            return self._computed
-        missing = self._agree(np.maximum(arrived, self._computed) - self._promised)
-        return self._computed if self._agreement.broken else self._promised + missing[self._own_rows()]
+        computed = self._computed[self._hits]
+        if not self._sizes:
+            return computed
+        reused = self._promised.copy()
+        reused[self._hits] = np.maximum(arrived, computed)
+        own = self._agree(reused)[self._own()]
+        return computed if self._agreement.broken else ((self._tokens - own) // self._block_size)[self._hits]
 
     def finish(self, metadata: Any, model_inputs: Any) -> None:
         """Before the batch runs: take part if no hit made this rank do so, and give the host everybody's lengths.
@@ -104,27 +108,25 @@ class ToldLengths:
         Raises:
             HostCompatError: the ranks could not agree.
         """
-        if not self._told:
+        if not self._sizes:
             return
-        missing = self._agree(np.zeros(len(self._rows), dtype=np.int64)) if self._missing is None else self._missing
+        agreed = self._agree(self._promised) if self._agreed is None else self._agreed
         if self._agreement.broken:
             raise HostCompatError(
                 f"data-parallel rank {self._dp_rank} could not hear how many tokens the others compute in this step; "
                 "a rank is gone, hangs, or cannot be reached at kv_pool.agreement: restart the prefill node's servers"
             )
-        lengths = np.array([length for group in self._told for length in group], dtype=np.int64)
-        lengths -= missing * self._block_size
-        lengths[lengths == 0] = self._block_size
-        ends = np.cumsum([len(group) for group in self._told])
-        metadata.seq_lens = [part.tolist() for part in np.split(lengths, ends[:-1])]
+        lengths = np.where(agreed == 0, self._block_size, agreed)
+        metadata.seq_lens = [part.tolist() for part in np.split(lengths, np.cumsum(self._sizes)[:-1])]
         model_inputs.seq_lens = metadata.seq_lens
 
-    def _agree(self, missing: Lengths) -> Lengths:
-        everybodys = np.zeros(sum(len(group) for group in self._told), dtype=np.int64)
-        everybodys[self._own_rows()] = missing
-        self._missing = self._agreement.minimum(everybodys)
-        return self._missing
+    def _agree(self, reused: Lengths) -> Lengths:
+        """Tokens of every group's prompts; what nobody but their own ranks knows is the most of these."""
+        fewest = np.zeros(sum(self._sizes), dtype=np.int64)
+        fewest[self._own()] = reused * self._block_size - self._tokens
+        self._agreed = -self._agreement.minimum(fewest)
+        return self._agreed
 
-    def _own_rows(self) -> Lengths:
-        own: Lengths = self._rows + sum(len(group) for group in self._told[: self._dp_rank])
-        return own
+    def _own(self) -> slice:
+        first = sum(self._sizes[: self._dp_rank])
+        return slice(first, first + len(self._tokens))

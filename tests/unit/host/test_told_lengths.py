@@ -22,8 +22,8 @@ def batch(lengths=(), *, computed=(), promised=(), seq_lens, is_prefill=True):
         batch_is_prefill=None,
         all_sequence_ids=ids,
         batch_seq_len=np.array(lengths or [1]),
-        computed_blocks=np.array(computed) if any(computed) else None,
-        remote_computed_blocks=np.array(promised) if any(promised) else None,
+        computed_blocks=np.array(computed) if np.any(computed) else None,
+        remote_computed_blocks=np.array(promised) if np.any(promised) else None,
         seq_lens=seq_lens,
     )
 
@@ -89,6 +89,15 @@ def test_a_prompt_that_is_cached_as_a_whole_computes_its_last_block():
     ]
     results = on_all([lambda: step(ranks[0], batches[0], [4]), lambda: step(ranks[1], batches[1])])
     assert [lengths for _, lengths in results] == [[[SIZE, 3], [SIZE]]] * 2
+
+
+def test_lengths_are_those_computed_whatever_was_announced():
+    """With sequence parallelism the host takes off the hits on the last rank only: two of four blocks here."""
+    announced = [[12], [8]]
+    ranks = groups("test computed", 2)
+    batches = [batch([20], computed=[[1, 1]], promised=[[2, 2]], seq_lens=announced), batch([8], seq_lens=announced)]
+    results = on_all([lambda: step(ranks[0], batches[0], [4]), lambda: step(ranks[1], batches[1])])
+    assert results == [([4], [[4], [8]]), (None, [[4], [8]])]
 
 
 def test_decodes_concern_nobody_else():

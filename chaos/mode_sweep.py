@@ -1,10 +1,10 @@
 """Seeded combinations of modes and faults on the simulated host: ``python -m chaos.mode_sweep [--seeds 300]``.
 
 A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
-context parallelism, data parallelism, multi-token prediction, prefill and decode on two nodes, two flex nodes, or none
-of them), the scheduling, asyncWrite, ranks, cache layout, block size, device memory, traffic and what is wrong with the
-pool.  The same seed is the same run.  Exit status 1 if anything went wrong, or if a mode never did what it is named
-after.
+context parallelism, data parallelism with one server or, on a prefill node, with several, multi-token prediction,
+prefill and decode on two nodes, two flex nodes, or none of them), the scheduling, asyncWrite, ranks, cache layout,
+block size, device memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit status 1 if
+anything went wrong, or if a mode never did what it is named after.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ TWO_NODES = ("two nodes", "two flex nodes")
 MODES = (
     *("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams", "mtp"),
     *TWO_NODES,
+    "servers",
 )
 WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery", *TWO_NODES})
 """In these the host writes blocks outside a batch."""
@@ -42,11 +43,14 @@ WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery", *TWO_
 GROUPS = frozenset({"several answers", "beams"})
 """In these some requests have several sequences."""
 
-SYNC_ONLY = GROUPS | {"two flex nodes"}
+SYNC_ONLY = GROUPS | {"two flex nodes", "servers"}
 """The host's documents exclude asynchronous scheduling for them."""
 
 SYNC_WRITE_ONLY = frozenset({"chunks"})
 """The host refuses asyncWrite with it."""
+
+SEVERAL_MEMORIES = frozenset({"dealt out", "groups", "servers"})
+"""Blocks are counted per rank or group there."""
 
 SHAPES = (
     ModelShape(),
@@ -92,7 +96,7 @@ def configuration(cell: Combination) -> RunConfig:
     block_size = draw.choice((4, 8, 16))
     # without preemption there only starts what surely ends, and short flex nodes wait for each other for ever
     roomy = 2 if asynchronous or cell.mode == "two flex nodes" else 1
-    is_swapping, shares = cell.mode == "swap", 2 if cell.mode in {"dealt out", "groups"} else 1
+    is_swapping, shares = cell.mode == "swap", 2 if cell.mode in SEVERAL_MEMORIES else 1
     engine = EngineConfig(
         shape=draw.choice(SHAPES),
         block_size=block_size,
@@ -105,7 +109,9 @@ def configuration(cell: Combination) -> RunConfig:
         cpu_blocks=64 * 16 // block_size if is_swapping else 0,
         chunk_tokens=draw.choice((24, 50, 96)) if cell.mode == "chunks" else 0,
         cp=2 if cell.mode == "dealt out" else 1,
-        dp=2 if cell.mode == "groups" else 1,
+        dp=2 if cell.mode in {"groups", "servers"} else 1,
+        servers=cell.mode == "servers",
+        role="prefill" if cell.mode == "servers" else "standard",
         speculation=_speculation(cell.mode, draw),
     )
     speakers, seed = draw.choice((6, 8, 10)), draw.randrange(1 << 30)
@@ -122,6 +128,7 @@ def configuration(cell: Combination) -> RunConfig:
             samples=3,
             beams=float(cell.mode == "beams"),
             adapters=2 if cell.mode == "adapters" else 0,
+            answer_tokens=1 if cell.mode == "servers" else 24,
         )
 
     return RunConfig(

@@ -65,6 +65,7 @@ def _pulled(result: Result) -> bool:
 PARTS: dict[str, Part] = {
     "tp": Part({"tp": 2}),
     "dp": Part({"dp": 2}, room=0.5),
+    "dp_servers": Part({"dp": 2, "servers": True}, room=0.5),
     "cp": Part({"cp": 2}, _LATENT, room=0.5),
     "sp": Part({"tp": 2, "sp": 2}, _LATENT, room=0.5),
     "splitfuse": Part({"chunk_tokens": 50}),
@@ -96,6 +97,8 @@ PARTS: dict[str, Part] = {
 NOT_PLAYED = {
     frozenset({"recompute", "async_scheduling"}): "asynchronous scheduling starts only what can end",
     frozenset({"pd_prefill", "async_scheduling"}): "asynchronous scheduling is the decode node's",
+    frozenset({"n", "dp_servers"}): "groups are played with one answer per request",
+    frozenset({"beam", "dp_servers"}): "groups are played with one answer per request",
     frozenset({"n", "splitfuse"}): "SplitFuse is played with one answer per request",
     frozenset({"beam", "splitfuse"}): "SplitFuse is played with one answer per request",
 }
@@ -111,7 +114,7 @@ ON_THE_HOST = frozenset[Keys]().union(
     _each("memory_decoding", "tp nz int8_kv recovery recompute async_write"),
     _each("async_scheduling", "recompute"),
     _each("dp", "pd_prefill"),
-    _each("dp_servers", "tp nz int8_kv async_scheduling async_write pd_prefill pd_decode"),
+    _each("dp_servers", "async_scheduling pd_prefill pd_decode"),
 )
 """Two modes that ran together, gets failing on one rank, on the host's own Python code and not here."""
 

@@ -436,12 +436,7 @@ PAIRS = (
     _pair("splitfuse", "n beam dp pd_prefill pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),
     _pair("dp", "la memory_decoding pd_flex", "unproven", _NOT_PLAYED),
     _pair("pd_prefill pd_decode pd_flex", "cp sp recovery", "unproven", _NOT_PLAYED),
-    _pair(
-        "dp_servers",
-        "sp la memory_decoding lora n beam recompute recovery sparse_index pd_flex",
-        "unproven",
-        _NOT_PLAYED,
-    ),
+    _pair("dp_servers", "la memory_decoding n beam pd_flex", "unproven", _NOT_PLAYED),
 )
 """Combinations that differ from what their parts say."""
 

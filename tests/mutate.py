@@ -19,6 +19,7 @@ from mindie_kvpool_plugin.host.device_memory import CacheLayout
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
+from mindie_kvpool_plugin.host.told_lengths import ToldLengths
 from mindie_kvpool_plugin.host.worker import PoolWorker
 
 WRITES = "tests/walks/test_block_writes.py"
@@ -50,6 +51,15 @@ def _let_everybody_in(self):
 
 def _without_last_layer(build):
     return lambda self, npu_cache, num_blocks=None: build(self, npu_cache[:-1], num_blocks)
+
+
+def _leave_announced(finish):
+    def finish_alone(self, metadata, model_inputs):
+        announced = metadata.seq_lens
+        finish(self, metadata, model_inputs)
+        metadata.seq_lens = model_inputs.seq_lens = announced
+
+    return finish_alone
 
 
 def _first_ranks_only(metadata, dp_rank):
@@ -128,6 +138,12 @@ MUTATIONS = {
         "going_rows",
         _first_ranks_only,
         "tests/unit/host/test_step_view.py::test_decode_rows_of_a_request_with_several_sequences_belong_to_its_rank",
+    ),
+    "ranks that run other batches are not told": Mutation(
+        ToldLengths,
+        "finish",
+        _leave_announced(ToldLengths.finish),
+        "tests/walks/test_servers.py::test_servers_are_right_while_gets_fail_on_one_rank[dp2-prefill-sync-write]",
     ),
     "weights are named by their configuration": Mutation(
         weights, "_read_shard", lambda path, samples: b"", "tests/unit/host/test_weights.py"

@@ -33,6 +33,11 @@ class DataParallelScheduler(Scheduler):
         self._parts: list[tuple[Scheduler, Batch]] = []
 
     @property
+    def parts(self) -> dict[int, Batch]:
+        """By group, the batches of the last turn."""
+        return {self.groups.index(group): batch for group, batch in self._parts}
+
+    @property
     def idle(self) -> bool:
         """Nothing waits, runs, or has blocks to give back."""
         return all(group.idle for group in self.groups)

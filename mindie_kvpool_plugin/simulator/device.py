@@ -51,6 +51,7 @@ class Device:
         cp: int = 1,
         sp: int = 1,
         dp: int = 1,
+        servers: bool = False,
         asynchronous: bool = False,
         hold_s: float = HOLD_S,
     ) -> None:
@@ -62,7 +63,7 @@ class Device:
         self.soc_info = SimpleNamespace(need_nz=shape.nz, is_300i=lambda: False)
         self._shape, self._oracle = shape, oracle
         self._block_size, self._rank, self._tp, self._cp = block_size, rank, tp, cp
-        self._group, self._num_groups = rank // (tp * cp), dp
+        self._group, self._num_groups, self._servers = rank // (tp * cp), dp, servers
         self._share = rank // tp % cp * sp + rank % sp  # of a sequence's blocks
         self._asynchronous, self._hold_s = asynchronous, hold_s
         self._cells: tuple[int, list[Cell]] = (0, [])
@@ -207,8 +208,11 @@ class Device:
             if not step.rows:
                 self._write(job, job.slots, np.zeros(len(job.slots), dtype=np.uint64))
                 return
+            if self._servers:
+                job.keep_own_batch(self._group)
+                step.tell(self._group, job.counts.tolist(), job.told)
             self._check_shape(job)
-            if self._num_groups > 1:
+            if self._num_groups > 1 and not self._servers:
                 self._check_told(job)
                 job.keep_group(self._group, made_up_slot=job.cells[0].num_slots - self._block_size)
             if step.is_prefill:
@@ -230,12 +234,14 @@ class Device:
         self._oracle.judge(job.step)
 
     def _answer(self, job: Job) -> None:
-        for index, tokens in enumerate(job.step.next_tokens):
+        step = job.step
+        answers = [step.next_tokens[step.rows.index(row)] for row in job.rows] if self._servers else step.next_tokens
+        for index, tokens in enumerate(answers):
             for token, score in tokens:
                 job.result[index, token] = score
 
     def _check_shape(self, job: Job) -> None:
-        rows, tokens = len(job.step.rows), int(job.counts.sum())
+        rows, tokens = len(job.rows), int(job.counts.sum())
         if len(job.lengths) != rows or {len(job.input_ids), len(job.position_ids), len(job.slots)} != {tokens}:
             raise RuntimeError(
                 f"step {job.step.number}: {rows} sequences were scheduled, the model got {len(job.lengths)} with "

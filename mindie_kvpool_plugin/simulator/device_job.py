@@ -87,6 +87,14 @@ class Job:
         if not self.rows:
             self.padding = np.array([made_up_slot])
 
+    def keep_own_batch(self, group: int) -> None:
+        """Keep the rows of a data parallel group, whose batch this is; a dummy one computes a made-up token."""
+        self.rows = [row for row in self.step.rows if row.group == group]
+        if not self.rows:
+            self.padding = self.slots
+            self._keep_tokens(np.zeros(len(self.slots), dtype=np.bool_))
+            self.lengths, self.counts, self.tables = self.lengths[:0], self.counts[:0], self.tables[:0]
+
     def _keep_tokens(self, kept: npt.NDArray[np.bool_]) -> None:
         self.input_ids, self.position_ids, self.slots = (
             values[kept] for values in (self.input_ids, self.position_ids, self.slots)

@@ -27,13 +27,14 @@ from mindie_kvpool_plugin.simulator.dealt_out import DealtBlockManager, DealtSch
 from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.draft_device import DraftDevice
 from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
-from mindie_kvpool_plugin.simulator.metadata import batch_metadata, dummy_metadata, oracle_rows
+from mindie_kvpool_plugin.simulator.metadata import dummy_metadata, oracle_rows
 from mindie_kvpool_plugin.simulator.model_shape import write_weights
 from mindie_kvpool_plugin.simulator.oracle import Oracle, Step
 from mindie_kvpool_plugin.simulator.recovery import is_device_fault, recover
-from mindie_kvpool_plugin.simulator.requests import Request
+from mindie_kvpool_plugin.simulator.requests import Batch, Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 from mindie_kvpool_plugin.simulator.sequence_groups import make_children, why_not
+from mindie_kvpool_plugin.simulator.servers import Launch, LonelySchedulers, launches
 from mindie_kvpool_plugin.simulator.speculation import SpeculativeScheduler, one_by_one
 from mindie_kvpool_plugin.simulator.swapping import Swapper
 from mindie_kvpool_plugin.simulator.worker import Worker
@@ -172,6 +173,8 @@ class Engine:
             reason = "SplitFuse is simulated without adapters and with one answer per request"
         if config.speculation and best_of > 1:
             reason = "speculation is simulated with one answer per request"
+        if config.servers and config.role == "prefill" and max_tokens > 1:
+            reason = "a prefill node with servers is simulated alone: its requests end with their first token"
         if reason:
             raise ValueError(reason)
         if len(prompt) + max_tokens > self.config.max_seq_len:
@@ -192,27 +195,14 @@ class Engine:
     def step(self) -> bool:
         """One turn of the scheduler; False when nothing was left to run."""
         self._finish(self.scheduler.reclaim())
-        batch, config = self.scheduler.schedule(), self.config
+        batch = self.scheduler.schedule()
         if batch is None:
             return self._tell_workers()
         if batch.copies or batch.swaps:
             _results([worker.move_blocks(batch.copies, batch.swaps) for worker in self.workers])
-        rows = oracle_rows(batch, config.shape.eos_every)
-        step = Step(next(self._steps), batch.is_prefill, rows, config.num_ranks, self._take_forgotten(), self._fails)
-        self._fails = False
+        launched = self._launches(batch)
         try:
-            output = self._run(
-                step,
-                lambda: batch_metadata(
-                    batch,
-                    config.num_npu_blocks,
-                    config.block_size,
-                    config.max_table_tokens,
-                    config.num_shares,
-                    config.cp,
-                    config.dp,
-                ),
-            )
+            outputs = self._run(launched)
         except Exception as error:
             self.scheduler.sent(batch)
             if not is_device_fault(error):
@@ -221,8 +211,9 @@ class Engine:
             return True
         self.scheduler.sent(batch)
         self._tell_workers()
-        self._branch(step, output)
-        self._take(output)
+        for step, output in outputs:
+            self._branch(step, output)
+            self._take(output)
         self._check_integrity()
         return True
 
@@ -235,9 +226,12 @@ class Engine:
         """An empty batch, as a worker gets while another data parallel group has work."""
         config = self.config
         step = Step(next(self._steps), True, [], config.num_ranks)
-        self._take(
-            self._run(step, lambda: dummy_metadata(config.num_npu_blocks, config.block_size, config.max_seq_len))
-        )
+
+        def metadata(_: int) -> Any:
+            return dummy_metadata(config.num_npu_blocks, config.block_size, config.max_seq_len)
+
+        for _, output in self._run([Launch(step, range(config.num_ranks), metadata)]):
+            self._take(output)
 
     def drop_hbm(self) -> None:
         """Forget every cached block, as a restart does.  Only when idle."""
@@ -276,6 +270,7 @@ class Engine:
                 cp=config.cp,
                 sp=config.sp,
                 dp=config.dp,
+                servers=config.servers,
                 asynchronous=config.async_scheduling,
                 hold_s=config.hold_s,
             )
@@ -319,7 +314,10 @@ class Engine:
             )
             for manager in self.managers
         ]
-        return groups[0] if len(groups) == 1 else DataParallelScheduler(groups, limits=config.limits)
+        if len(groups) == 1:
+            return groups[0]
+        all_groups = LonelySchedulers if config.servers and config.role == "standard" else DataParallelScheduler
+        return all_groups(groups, limits=config.limits)
 
     def _take_forgotten(self) -> list[int]:
         forgotten, self.scheduler.forgotten = self.scheduler.forgotten, []
@@ -339,11 +337,29 @@ class Engine:
         self.recoveries += 1
         self._finish(ended)
 
-    def _run(self, step: Step, metadata: Callable[[], Any]) -> Any:
-        for worker in self.workers:
-            worker.device.steps.put(step)
-        # every rank gets its own metadata: plugins change it
-        return _results([worker.step(metadata()) for worker in self.workers])[0]
+    def _launches(self, batch: Batch) -> list[Launch]:
+        forgotten, is_broken = self._take_forgotten(), self._fails
+        self._fails = False
+
+        def make_step(batches: Sequence[Batch], ranks: int) -> Step:
+            rows = [row for batch in batches for row in oracle_rows(batch, self.config.shape.eos_every)]
+            return Step(next(self._steps), batches[0].is_prefill, rows, ranks, forgotten, is_broken)
+
+        return launches(batch, self.scheduler, self.config, make_step)
+
+    def _run(self, launched: list[Launch]) -> list[tuple[Step, Any]]:
+        """Run batches; the output of the first rank of each, and of each group where these have servers."""
+        futures: dict[int, tuple[Step, Future[Any]]] = {}
+        for launch in launched:
+            for rank in launch.ranks:
+                self.workers[rank].device.steps.put(launch.step)
+        for launch in launched:
+            for rank in launch.ranks:  # every rank gets its own metadata: plugins change it
+                futures[rank] = launch.step, self.workers[rank].step(launch.metadata(rank))
+        outputs = _results([future for _, future in futures.values()])
+        apart = self.config.tp if self.config.servers else self.config.num_ranks
+        answers = zip(futures.items(), outputs, strict=True)
+        return [(step, output) for (rank, (step, _)), output in answers if rank % apart == 0]
 
     def _take(self, output: Any) -> None:
         self.scheduler.take(*one_by_one(output))

@@ -38,6 +38,7 @@ class EngineConfig:
         cpu_blocks: host blocks they are swapped out to.
         speculation: how several tokens per sequence and step are guessed (``simulator.speculation``).
         chunk_tokens: ``prefillChunkSize``, tokens of a prompt in one batch (SplitFuse); 0: prompts are not split.
+        servers: a server, with a scheduler, per data parallel group (``distributed_enable``) instead of one for all.
         role: "standard", or of a node that does not work alone: "prefill", "decoder" or "flex".
         node: tells the nodes of a deployment apart.
     """
@@ -63,6 +64,7 @@ class EngineConfig:
     cpu_blocks: int = 0
     chunk_tokens: int = 0
     speculation: Speculation | None = None
+    servers: bool = False
     role: str = "standard"
     node: int = 0
 
@@ -80,6 +82,10 @@ class EngineConfig:
             raise ValueError("dp is simulated without cp, which the host refuses, chunk_tokens and swapping")
         if self.speculation and (self.num_shares > 1 or self.chunk_tokens or self.max_preempt_count):
             raise ValueError("speculation is simulated without cp, sp, chunk_tokens and swapping")
+        if self.servers and (self.dp == 1 or self.async_scheduling or self.speculation):
+            raise ValueError("servers are simulated for dp above 1, synchronously and without speculation")
+        if self.servers and self.role not in {"standard", "prefill"}:
+            raise ValueError("servers are simulated on standard and prefill nodes")
         if self.block_size % (2 * self.cp):
             raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
 
@@ -143,6 +149,7 @@ class EngineConfig:
             "world_size": self.num_ranks,
             "tp": self.tp,
             "dp": self.dp,
+            "distributed_enable": "true" if self.servers else "false",
             "cp": self.cp,
             "sp": self.sp,
             "kv_pool_backend": self.backend,

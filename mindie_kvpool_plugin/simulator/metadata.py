@@ -162,9 +162,9 @@ def _mix(metadata: Any, chunks: list[Chunk]) -> None:
     metadata.batch_block_tables = metadata.block_tables[:, :width].astype(np.int32)
 
 
-def dummy_metadata(num_npu_blocks: int, block_size: int, max_seq_len: int) -> Any:
+def dummy_metadata(num_npu_blocks: int, block_size: int, max_seq_len: int, dp_rank: int = 0) -> Any:
     """What a worker without work receives."""
-    return _module().make_dummy_input_metadata(num_npu_blocks, block_size, max_seq_len)
+    return _module().make_dummy_input_metadata(num_npu_blocks, block_size, max_seq_len, dp_rank)
 
 
 def _sampling(requests: list[Request]) -> dict[str, Any]:

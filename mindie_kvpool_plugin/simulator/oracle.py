@@ -223,8 +223,16 @@ class Step:
         self.damage: list[tuple[int, int, Ints]] = []
         self.told: list[Any] = []  # what the first rank was told of all rows' lengths
         self.tries: list[Any] = []  # per row, what a speculative step guessed and found
+        self.computed: dict[int, list[int]] = {}  # by group with a batch of its own: what its rows compute
+        self.announced: list[list[list[int]]] = []  # what each of their ranks was told of all groups
         self.lock = threading.Lock()
         self.barrier = threading.Barrier(self.ranks) if self.ranks > 1 else None
+
+    def tell(self, group: int, computed: list[int], announced: list[list[int]]) -> None:
+        """A rank that runs its own group's batch: what its rows compute, and what it was told of all groups' rows."""
+        with self.lock:
+            self.computed[group] = computed
+            self.announced.append(announced)
 
     def together(self, action: Callable[[], None]) -> None:
         """All ranks meet, as in an all-reduce, and one of them runs ``action``."""
@@ -303,6 +311,10 @@ class Oracle:
             step: the batch.
             draw: decides a row's tokens, if not one per sequence is drawn.
         """
+        computed = [step.computed[group] for group in sorted(step.computed)]
+        for told in step.announced:
+            if told != computed:
+                self.note_input_error(step, step.rows[0], "lengths of other groups")
         with self._lock:  # two nodes judge at once
             for index, rank, positions in step.damage:
                 self._count(step, step.rows[index], rank, positions)

@@ -35,7 +35,6 @@ MOST_FILES_OF_A_PREFILL = 22
 
 ELSEWHERE = {
     "Start-up": "tests/host/test_activation.py",
-    "Ranks that are told of each other": "tests/unit/host/test_told_lengths.py",
     "Before a step overwrites": "tests/walks/test_races.py",
     "The guards": "tests/unit/pools/guards/test_stack.py",
     "Fixing a file": "tests/unit/check/test_repair.py",
@@ -205,6 +204,20 @@ def prefill(engine):
     return trace.calls
 
 
+def told_of_others(engine):
+    """A prompt on a prefill node whose groups have a server each; the pool holds what the other group left there."""
+    config = RunConfig(EngineConfig(dp=2, servers=True, role="prefill"), chat())
+    with opened_pool(config) as pooled, Engine(pooled) as servers:
+        servers.submit(PROMPT, 1)
+        servers.run()
+        servers.submit(PROMPT, 1)
+        trace = Trace(within="model_inputs_update")
+        trace.on(servers.workers[1], servers.step)
+        servers.run()
+        assert servers.done[1].pool_blocks > 0
+    return trace.calls
+
+
 def decode(engine):
     """A step in which a sequence begins a block."""
     engine.submit([7] * 16, 4)
@@ -297,6 +310,7 @@ WRITERS = {
 
 EVENTS = {
     "Prefill": prefill,
+    "Ranks that are told of each other": told_of_others,
     "Going on": decode,
     "Repair": repair,
     "Block free": free,

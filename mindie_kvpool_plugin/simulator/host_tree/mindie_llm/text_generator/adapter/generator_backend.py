@@ -24,6 +24,7 @@ class GeneratorBackend:
         self.world_size = int(model_config["world_size"])
         self.block_size = int(model_config["block_size"])
         self.dp = int(model_config.get("dp", 1))
+        self.distributed_enable = str(model_config.get("distributed_enable", "false")).lower() == "true"
         self.kv_pool_backend = model_config.get("kv_pool_backend", "")
         self.kv_pool_config_path = model_config.get("kv_pool_config_path", "")
         self.kv_pool_async_write = str(model_config.get("kv_pool_async_write", "false")).lower() in {"true", "1"}

@@ -61,7 +61,7 @@ class InputMetadata:
         self.batch_block_tables = self.block_tables[..., :width].astype(np.int32)
 
 
-def make_dummy_input_metadata(num_npu_blocks, block_size, max_seq_len):
+def make_dummy_input_metadata(num_npu_blocks, block_size, max_seq_len, dp_rank=0):
     """What a worker without work gets while another data parallel group has some."""
     table = np.full((1, max(1, max_seq_len // block_size)), -1, dtype=np.int64)
     table[0, 0] = num_npu_blocks - 1
@@ -81,7 +81,7 @@ def make_dummy_input_metadata(num_npu_blocks, block_size, max_seq_len):
         input_ids=np.array([30], dtype=np.int64),
         total_seq_num=1,
         trace_ids=[None],
-        batch_dp_rank_ids=np.array([0], dtype=np.int64),
+        batch_dp_rank_ids=np.array([dp_rank], dtype=np.int64),
         is_dummy_batch=True,
         seq_lens=[],
     )

@@ -2,9 +2,9 @@
 
 A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
 context parallelism, data parallelism with one server or, on a prefill node, with several, multi-token prediction,
-prefill and decode on two nodes, two flex nodes, or none of them), the scheduling, asyncWrite, ranks, cache layout,
-block size, device memory, traffic and what is wrong with the pool.  The same seed is the same run.  Exit status 1 if
-anything went wrong, or if a mode never did what it is named after.
+lookahead, memory decoding, prefill and decode on two nodes, two flex nodes, or none of them), the scheduling,
+asyncWrite, ranks, cache layout, block size, device memory, traffic and what is wrong with the pool.  The same seed is
+the same run.  Exit status 1 if anything went wrong, or if a mode never did what it is named after.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.run import RunConfig
-from mindie_kvpool_plugin.simulator.speculation import Speculation, mtp
+from mindie_kvpool_plugin.simulator.speculation import Speculation, la, memory_decoding, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
 TWO_NODES = ("two nodes", "two flex nodes")
 MODES = (
     *("plain", "several answers", "swap", "recovery", "adapters", "chunks", "dealt out", "groups", "beams", "mtp"),
+    *("la", "memory decoding"),
     *TWO_NODES,
     "servers",
 )
@@ -43,7 +44,7 @@ WRITING_MODES = frozenset({"several answers", "beams", "swap", "recovery", *TWO_
 GROUPS = frozenset({"several answers", "beams"})
 """In these some requests have several sequences."""
 
-SYNC_ONLY = GROUPS | {"two flex nodes", "servers"}
+SYNC_ONLY = GROUPS | {"la", "memory decoding", "two flex nodes", "servers"}
 """The host's documents exclude asynchronous scheduling for them."""
 
 SYNC_WRITE_ONLY = frozenset({"chunks"})
@@ -143,6 +144,10 @@ def configuration(cell: Combination) -> RunConfig:
 def _speculation(mode: str, draw: random.Random) -> Speculation | None:
     if mode == "mtp":
         return mtp(draw.choice((1, 2, 3)), accept_rate=draw.choice((0.3, 0.6, 0.9)))
+    if mode == "la":
+        return la(draw.choice((3, 4)), 2, draw.choice((2, 4)), accept_rate=draw.choice((0.6, 0.9)))
+    if mode == "memory decoding":
+        return memory_decoding(draw.choice((4, 8, 16)), accept_rate=draw.choice((0.3, 0.6, 0.9)))
     return None
 
 

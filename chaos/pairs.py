@@ -27,7 +27,7 @@ from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FaultSpec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import Result, RunConfig
-from mindie_kvpool_plugin.simulator.speculation import mtp
+from mindie_kvpool_plugin.simulator.speculation import la, memory_decoding, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
 Keys = frozenset[str]
@@ -84,6 +84,12 @@ PARTS: dict[str, Part] = {
     ),
     "recompute": Part(chat=_LONG_ANSWERS, room=0.9, happened=lambda result: result.preemptions > 0),
     "recovery": Part(run={"fail_after": 10}, happened=lambda result: result.recoveries > 0),
+    "la": Part(
+        {"speculation": la(4, 2, 3)}, room=1.3, happened=lambda result: result.speculation.get("computed_again", 0) > 0
+    ),
+    "memory_decoding": Part(
+        {"speculation": memory_decoding(8)}, happened=lambda result: result.speculation.get("accepted", 0) > 0
+    ),
     "mtp": Part({"speculation": mtp(2)}, room=1.3, happened=lambda result: result.speculation.get("accepted", 0) > 0),
     "nz": Part(shape={"nz": True, "head_size": 16}),
     "pd_prefill": Part(run={"two": TwoNodes(decode_plugins="")}, happened=_pulled),
@@ -110,8 +116,6 @@ def _each(one: str, others: str) -> set[Keys]:
 
 
 ON_THE_HOST = frozenset[Keys]().union(
-    _each("la", "tp nz int8_kv lora recovery async_write"),
-    _each("memory_decoding", "tp nz int8_kv recovery recompute async_write"),
     _each("async_scheduling", "recompute"),
     _each("dp", "pd_prefill"),
     _each("dp_servers", "async_scheduling pd_prefill pd_decode"),

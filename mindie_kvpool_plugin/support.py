@@ -430,7 +430,6 @@ PAIRS = (
         ("MindIE-LLM's documents have it on decode nodes only", "MindIE-LLM 文档只在 Decode 节点开启"),
     ),
     _pair("cp sp", "la memory_decoding splitfuse", "unproven", _NO_SUCH_MODEL),
-    _pair("sparse_index", "la memory_decoding", "unproven", _NO_SUCH_MODEL),
     _pair("swap", "cp sp splitfuse mtp la memory_decoding pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),
     _pair("mtp", "cp sp pd_prefill pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),
     _pair("splitfuse", "n beam dp pd_prefill pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),

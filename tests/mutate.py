@@ -154,6 +154,12 @@ MUTATIONS = {
         _without_last_layer(CacheLayout.__init__),
         "tests/walks/test_mtp.py::test_drafts_are_right_with_a_pool[1-sync-sync-write]",
     ),
+    "la's tokens are taken for certain at once": Mutation(
+        modes,
+        "settles_late",
+        lambda active: False,
+        "tests/walks/test_guessing.py::test_answers_that_end_anywhere_are_stored_as_far_as_they_are_certain[la]",
+    ),
     "nothing is refused": Mutation(modes, "refuse_unsupported", _nothing, "tests/unit/host/test_modes.py"),
 }
 """What is taken away -> how, and which test sees it."""

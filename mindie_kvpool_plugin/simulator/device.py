@@ -90,14 +90,14 @@ class Device:
     def forward(self, model_inputs: Any, npu_cache: list[tuple[torch.Tensor, ...]], **kwargs: Any) -> Any:
         """Compute a batch, or launch it; the logits are filled in once the device is synchronised."""
         lengths = np.array(model_inputs.context_length, dtype=np.int64)
-        result = self._empty_result(len(lengths), is_prefill=model_inputs.is_prefill)
-        if kwargs.get("warmup_is_end") is False:
-            return result
         counts = np.ones_like(lengths)
         if kwargs.get("q_lens") is not None:
             counts = self._cp * np.array(kwargs["q_lens"], np.int64)
         elif model_inputs.is_prefill:
             counts = lengths.copy()
+        result = self._empty_result(counts, is_prefill=model_inputs.is_prefill)
+        if kwargs.get("warmup_is_end") is False:
+            return result
         step = self._next_step()
         job = Job(
             number=self._launched - 1,
@@ -115,7 +115,7 @@ class Device:
         job.told = getattr(model_inputs, "seq_lens", None) or []
         if getattr(model_inputs, "pad_token_count", None) is not None:
             job.set_aside(np.array(model_inputs.pad_token_count, dtype=np.int64))
-        self._take_drafts(job, kwargs)
+        self._take_guesses(job, kwargs)
         if not self._asynchronous:
             self._run(job)
             self._finished += 1
@@ -125,12 +125,12 @@ class Device:
             self._changed.notify_all()
         return result
 
-    def _empty_result(self, rows: int, *, is_prefill: bool) -> Any:
+    def _empty_result(self, counts: Ints, *, is_prefill: bool) -> Any:
         """What the model will answer, not filled in yet."""
         del is_prefill
-        return torch.zeros((rows, self._shape.vocab_size))
+        return torch.zeros((len(counts), self._shape.vocab_size))
 
-    def _take_drafts(self, job: Job, kwargs: dict[str, Any]) -> None:
+    def _take_guesses(self, job: Job, kwargs: dict[str, Any]) -> None:
         """For a model that guesses."""
 
     def restart(self) -> None:

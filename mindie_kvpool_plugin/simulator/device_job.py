@@ -115,6 +115,13 @@ def places_of(row: Row, table: Ints, positions: Ints, block_size: int, share: in
     return where
 
 
+def places_ahead(table: Ints, positions: Ints, block_size: int) -> Ints:
+    """Where positions lie, beyond a sequence's tokens too; -1: nowhere, which no input may be."""
+    blocks = positions // block_size
+    block_ids = np.where(blocks < len(table), table[np.minimum(blocks, len(table) - 1)], -1)
+    return np.where(block_ids < 0, -1, block_ids * block_size + positions % block_size)
+
+
 def cell_of(tensor: torch.Tensor, place: np.uint64, is_nz: bool = False) -> Cell:
     """One tensor; ``place`` tells layer, segment and head shard."""
     words = (

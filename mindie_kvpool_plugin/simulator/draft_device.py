@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from mindie_kvpool_plugin.simulator.device import Device
-from mindie_kvpool_plugin.simulator.device_job import Cell, Job
+from mindie_kvpool_plugin.simulator.device_job import Cell, Job, places_ahead
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.oracle import (
     FIRST_TOKEN,
@@ -108,13 +108,14 @@ class DraftDevice(Device):
         self._draft_cells = cells[-len(npu_cache[-1]) :]
         return cells[: -len(npu_cache[-1])]
 
-    def _empty_result(self, rows: int, *, is_prefill: bool) -> Any:
+    def _empty_result(self, counts: Ints, *, is_prefill: bool) -> Any:
         """Logits and hidden states of every input that answers, and the drafts."""
+        rows = len(counts)
         inputs = rows if is_prefill else rows * (1 + self._drafts)
         result = torch.zeros((inputs, self._shape.vocab_size)), torch.zeros((inputs, 1), dtype=torch.int64)
         return result if is_prefill else (*result, torch.zeros(rows * self._drafts, dtype=torch.int64))
 
-    def _take_drafts(self, job: Job, kwargs: dict[str, Any]) -> None:
+    def _take_guesses(self, job: Job, kwargs: dict[str, Any]) -> None:
         if job.step.is_prefill or not job.step.rows:
             return
         job.width = 1 + self._drafts
@@ -153,7 +154,7 @@ class DraftDevice(Device):
                 self._oracle.note_input_error(step, row, "token ids")
             if not np.array_equal(job.position_ids[own], positions):
                 self._oracle.note_input_error(step, row, "positions")
-            if not np.array_equal(job.slots[own], self._places(job.tables[index], positions)):
+            if not np.array_equal(job.slots[own], places_ahead(job.tables[index], positions, self._block_size)):
                 self._oracle.note_input_error(step, row, "slots")
             if not self._are_draft_inputs_right(job, index, truth, known):
                 self._oracle.note_input_error(step, row, "draft inputs")
@@ -163,19 +164,14 @@ class DraftDevice(Device):
         begin = known - count
         if not 1 <= count <= job.width:
             return False
-        slots = self._places(job.tables[index], np.arange(begin - 1, begin - 1 + 2 * self._drafts))
+        positions = np.arange(begin - 1, begin - 1 + 2 * self._drafts)
+        slots = places_ahead(job.tables[index], positions, self._block_size)
         return (
             np.array_equal(given.ids[index, :count], truth.tokens[begin:known])
             and np.array_equal(given.positions[index], np.arange(begin, begin + job.width))
             and np.array_equal(given.slots[index], slots)
             and np.array_equal(given.hidden[index, :count], truth.written[begin - 1 : known - 1])
         )
-
-    def _places(self, table: Ints, positions: Ints) -> Ints:
-        """Where positions lie; -1: nowhere, which no input may be."""
-        blocks = positions // self._block_size
-        block_ids = np.where(blocks < len(table), table[np.minimum(blocks, len(table) - 1)], -1)
-        return np.where(block_ids < 0, -1, block_ids * self._block_size + positions % self._block_size)
 
     def _rewind(self, job: Job) -> None:
         """Sequences that have ended take part once more, and the host may have cut their last tokens off."""
@@ -256,7 +252,7 @@ class DraftDevice(Device):
             truth, begin = self._oracle.truth(row.sequence_id), int(job.lengths[index] - job.counts[index])
             positions = np.arange(begin)
             inner = positions % self._block_size != self._block_size - 1
-            places = self._places(job.tables[index], positions)
+            places = places_ahead(job.tables[index], positions, self._block_size)
             stale = np.ones(begin, dtype=np.bool_)
             keys = truth.keys[:begin]
             for _ in range(self._drafts):

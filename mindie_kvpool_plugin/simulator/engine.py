@@ -37,6 +37,7 @@ from mindie_kvpool_plugin.simulator.sequence_groups import make_children, why_no
 from mindie_kvpool_plugin.simulator.servers import Launch, LonelySchedulers, launches
 from mindie_kvpool_plugin.simulator.speculation import SpeculativeScheduler, one_by_one
 from mindie_kvpool_plugin.simulator.swapping import Swapper
+from mindie_kvpool_plugin.simulator.tree_device import TreeDevice
 from mindie_kvpool_plugin.simulator.worker import Worker
 
 SPARE_TOKENS = 8
@@ -259,7 +260,10 @@ class Engine:
         importlib.import_module("mindie_llm.utils.env").ENV.async_inference = config.async_scheduling
         folder = Path(self._weights.name)
         write_weights(config.shape, folder)
-        make = partial(DraftDevice, speculation=config.speculation) if config.speculation else Device
+        make: Callable[..., Device] = Device
+        if config.speculation:
+            kind = DraftDevice if config.speculation.draft_layers else TreeDevice
+            make = partial(kind, speculation=config.speculation)
         for rank in range(config.num_ranks):
             device = make(
                 config.shape,

@@ -86,6 +86,8 @@ class EngineConfig:
             raise ValueError("servers are simulated for dp above 1, synchronously and without speculation")
         if self.servers and self.role not in {"standard", "prefill"}:
             raise ValueError("servers are simulated on standard and prefill nodes")
+        if self.speculation and not self.speculation.draft_layers and (self.async_scheduling or self.dp > 1):
+            raise ValueError(f"{self.speculation.plugin} goes not with async_scheduling, and is simulated without dp")
         if self.block_size % (2 * self.cp):
             raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
 

@@ -52,10 +52,15 @@ def scramble_int(value: int) -> int:
 
 def prefix_sums(tokens: Ints, first_position: int, carry: int) -> Words:
     """One word per position that depends on every token up to it; ``carry`` is the word before the first."""
-    positions = np.arange(first_position + 1, first_position + 1 + len(tokens), dtype=np.uint64)
-    each = scramble(tokens.view(np.uint64) * np.uint64(0xD6E8FEB86659FD93) + positions * np.uint64(0xA0761D6478BD642F))
-    sums: Words = np.cumsum(each, dtype=np.uint64) + np.uint64(carry)
+    positions = np.arange(first_position, first_position + len(tokens), dtype=np.int64)
+    sums: Words = np.cumsum(token_words(tokens, positions), dtype=np.uint64) + np.uint64(carry)
     return sums
+
+
+def token_words(tokens: Ints, positions: Ints) -> Words:
+    """What each token adds to the words of all positions that see it."""
+    places = (positions + 1).view(np.uint64) * np.uint64(0xA0761D6478BD642F)
+    return scramble(tokens.view(np.uint64) * np.uint64(0xD6E8FEB86659FD93) + places)
 
 
 def adapter_salt(adapter: str | None) -> int:
@@ -274,6 +279,10 @@ class Oracle:
     def truth(self, sequence_id: int) -> SequenceTruth:
         """What is right for one sequence."""
         return self._truths[sequence_id]
+
+    def knows(self, sequence_id: int) -> bool:
+        """Whether a sequence has begun; the host's warm-up never does."""
+        return sequence_id in self._truths
 
     def begin(self, step: Step) -> None:
         """Take the prompts of a prefill for the truth.  One rank calls it."""

@@ -49,6 +49,17 @@ def mtp(tokens: int, accept_rate: float = ACCEPT_RATE) -> Speculation:
     return Speculation("mtp", {"num_speculative_tokens": tokens}, gamma, accept_rate, draft_layers=1)
 
 
+def la(level: int, window: int, guess_set_size: int, accept_rate: float = ACCEPT_RATE) -> Speculation:
+    """Lookahead: several guesses of ``level`` - 1 tokens next to each other, of which one may be right."""
+    params = {"level": level, "window": window, "guess_set_size": guess_set_size}
+    return Speculation("la", params, (level - 1) * (window + guess_set_size), accept_rate)
+
+
+def memory_decoding(decoding_length: int, accept_rate: float = ACCEPT_RATE) -> Speculation:
+    """One guess of so many tokens, out of what was said before."""
+    return Speculation("memory_decoding", {"decoding_length": decoding_length}, decoding_length, accept_rate)
+
+
 class SpeculativeScheduler(Scheduler):
     """Placeholders for guesses, and places for their KV.
 

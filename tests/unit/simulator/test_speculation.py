@@ -8,7 +8,7 @@ from mindie_kvpool_plugin.simulator.block_manager import NO_HASH, BlockManager
 from mindie_kvpool_plugin.simulator.device_job import cell_of
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.requests import Limits, Request
-from mindie_kvpool_plugin.simulator.speculation import SpeculativeScheduler, mtp
+from mindie_kvpool_plugin.simulator.speculation import SpeculativeScheduler, la, memory_decoding, mtp
 
 UNKNOWN = -1
 
@@ -27,6 +27,12 @@ def decode(scheduler):
 def test_gamma_follows_the_drafts(tokens, gamma):
     """The draft layer runs over more places the more drafts there are."""
     assert mtp(tokens).gamma == gamma
+
+
+def test_gamma_of_guesses_next_to_each_other():
+    """As the host's validator wants it: places for all of them, and for the window they ripen in."""
+    assert la(4, 5, 6).gamma == 3 * 11
+    assert memory_decoding(8).gamma == 8
 
 
 @pytest.mark.parametrize(("asynchronous", "most"), [(False, 8), (True, 12)])

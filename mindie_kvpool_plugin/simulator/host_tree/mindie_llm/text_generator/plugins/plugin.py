@@ -1,14 +1,57 @@
 """What every plugin offers to the manager."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 
 import numpy as np
+import torch
 
 
 class Plugin(ABC):
     def __init__(self) -> None:
         super().__init__()
         self.pad_token_id = -1
+
+    def with_guesses(self, model_inputs, known, guesses, to_slots):
+        """Inputs of rows that see different things, and a mask that says what.
+
+        Args:
+            model_inputs: of a decode; context_length says how many tokens each sequence has.
+            known: per sequence, the tokens that are computed (again), the last ones of its text.
+            guesses: per sequence, guesses next to each other, each of which goes on from the last token.
+            to_slots: block tables -> slots.
+
+        Returns:
+            The inputs, rows per sequence, and the mask float16 [rows, context], 0 where a row sees a token.
+        """
+        lengths = model_inputs.context_length.astype(np.int64)
+        counts = np.array([len(t) + sum(map(len, g)) for t, g in zip(known, guesses, strict=True)], dtype=np.int64)
+        begins = lengths - [len(tokens) for tokens in known]
+        ends, ids, positions, slots = begins + counts, [], [], []
+        mask = np.full((int(counts.sum()), int(ends.max())), np.finfo(np.float16).min, dtype=np.float16)
+        row = 0
+        for sequence, (tokens, own) in enumerate(zip(known, guesses, strict=True)):
+            begin, length, at = int(begins[sequence]), int(lengths[sequence]), int(lengths[sequence])
+            mask[row : row + len(tokens), :length] = np.triu(np.full((len(tokens), length), mask.min()), begin + 1)
+            ids += tokens
+            positions += range(begin, length)
+            row += len(tokens)
+            for guess in own:
+                mask[row : row + len(guess), :length] = 0
+                mask[row : row + len(guess), at : at + len(guess)] = np.triu(np.full((len(guess),) * 2, mask.min()), 1)
+                ids += guess
+                positions += range(length, length + len(guess))
+                row, at = row + len(guess), at + len(guess)
+            slots.append(to_slots(model_inputs.block_tables[sequence]).reshape(-1)[begin : int(ends[sequence])])
+        inputs = dataclasses.replace(
+            model_inputs,
+            input_ids=np.array(ids, dtype=np.int64),
+            position_ids=np.array(positions, dtype=np.int64),
+            slots=np.concatenate(slots).astype(np.int32),
+            context_length=ends.astype(np.int32),
+            max_seq_len=int(ends.max()),
+        )
+        return inputs, counts.tolist(), torch.from_numpy(mask)
 
     def reshape_speculative_outputs(self, sampling_output, rows):
         """Of every sequence keep the tokens at these rows of the sampler's answer, padded to one length."""

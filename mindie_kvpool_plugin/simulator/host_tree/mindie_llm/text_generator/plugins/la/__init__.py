@@ -1,0 +1,1 @@
+"""Several guesses next to each other."""

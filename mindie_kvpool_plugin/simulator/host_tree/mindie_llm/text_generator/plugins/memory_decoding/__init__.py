@@ -1,0 +1,1 @@
+"""One guess, out of what was said before."""

@@ -2,9 +2,9 @@
 
 Every repair is an edit of a few characters at the place of a finding, so formatting and order of
 the rest stay as they are.  The work goes in rounds.  A round is accepted only if the text then reads
-as exactly the value that was foreseen, nothing more and nothing less, and if there are fewer errors
-than before; edits that fail together are tried one by one.  So no valid value can be lost, and a
-second run finds nothing left to do.
+as exactly the value that was foreseen, nothing more and nothing less, if every member that stood on a
+line of its own is still one, and if there are fewer errors than before; edits that fail together are
+tried one by one.  So no valid value can be lost, and a second run finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mindie_kvpool_plugin.check.pool_alone import other_document
 from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import load_bytes
+from mindie_kvpool_plugin.check.text.members import members, whole_members
 
 # every round leaves fewer errors, and there are at most some 60: the bound is for what nobody foresaw
 MAX_ROUNDS = 100
@@ -163,6 +164,8 @@ def _tried(
     text = apply_edits(now.document.text, [edit for each in proposals for edit in each.edits])
     document = load_bytes(text.encode("utf-8", "replace"), now.document.name)
     if document.text != text or not meaning.is_same(document.value, _foreseen(now.document.value, proposals)):
+        return None
+    if not now.document.is_valid and whole_members(now.document.text) - members(text):
         return None
     found = measure(document)
     codes_done = tuple(each.finding.code for each in proposals)

@@ -38,7 +38,16 @@ SMALL = {
         "ScheduleConfig": {"cacheBlockSize": 128, "maxIterTimes": 512},
     },
 }
+TINY = {
+    "ServerConfig": {"port": 1025, "httpsEnabled": False},
+    "BackendConfig": {
+        "npuDeviceIds": [[0, 1]],
+        "kvPoolConfig": {"backend": "mooncake", "asyncWrite": True},
+        "ScheduleConfig": {"maxIterTimes": 512},
+    },
+}
 WHOLE = [
+    *(json.dumps(TINY, indent=indent) for indent in (4, 4, 4, 2, 2, 2, 1, "\t", None)),
     json.dumps(SMALL, indent=4),
     json.dumps(SMALL, indent=2),
     json.dumps(SMALL),

@@ -56,9 +56,9 @@ class Brackets:
         """The innermost bracket is closed."""
         opened = self.open.pop()
         self.num_closed += opened.closer == "RBRACE"
-        column = self.column(token)
         is_on_one_line = (opened.token.line or 0) == (token.line or 0)
-        if not is_on_one_line and column != opened.indent:
+        is_in_text = token.start_pos != token.end_pos
+        if is_in_text and not is_on_one_line and self.column(token) != opened.indent:
             self.is_odd = True
 
     def note_member(self, token: Token) -> None:

@@ -169,16 +169,20 @@ def _without_repeats(findings: list[Finding]) -> list[Finding]:
     """A slip of the same kind all over the file is one finding: the first, with the repairs of all."""
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
-        kinds.setdefault((finding.message_id, str(finding.value) if not finding.edits else ""), []).append(finding)
+        kinds.setdefault(_kind_of(finding), []).append(finding)
     told = []
-    for alike in kinds.values():
-        limit = 1 if alike[0].kind is codes.ELLIPSIS else MAX_ALIKE
-        if len(alike) <= limit or alike[0].kind in _ONE_BY_ONE:
-            told += alike
-            continue
-        edits = tuple(edit for each in alike for edit in each.edits)
-        told.append(replace(alike[0], edits=edits, alike=len(alike) - 1))
+    for finding in findings:
+        alike = kinds[_kind_of(finding)]
+        if len(alike) <= (1 if finding.kind is codes.ELLIPSIS else MAX_ALIKE) or finding.kind in _ONE_BY_ONE:
+            told.append(finding)
+        elif finding is alike[0]:
+            edits = tuple(edit for each in alike for edit in each.edits)
+            told.append(replace(finding, edits=edits, alike=len(alike) - 1))
     return told
+
+
+def _kind_of(finding: Finding) -> tuple[str, str]:
+    return finding.message_id, "" if finding.edits else str(finding.value)
 
 
 _ONE_BY_ONE = (codes.NOT_CLOSED, codes.WRONG_BRACKET)

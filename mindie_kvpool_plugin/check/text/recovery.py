@@ -161,8 +161,9 @@ class _Recovery:
             self._open_missing(token)
         elif self.by_indent and self.last is not None and self.brackets.left_open_before_key(token):
             self._close_left_open(self.brackets.left_open_before_key(token), token)
-        elif self._is_member_in_array():
-            self._close_missing(token)
+        else:
+            while self._is_member_in_array():
+                self._close_missing()
 
     def _before_root(self, token: Token) -> None:
         if token.type == "NUMBER" and str(token).isdigit() and self._first_on_line(token):
@@ -220,7 +221,8 @@ class _Recovery:
         if token.type == "COMMA":
             return self._drop(codes.EXTRA_COMMA, token)
         if token.type == "COLON":
-            return self._drop(codes.MISPLACED, token, delete=True)
+            is_doubled = self.last is not None and self.last.type == "COLON"
+            return self._drop(codes.MISPLACED, token, delete=is_doubled)
         return self._close_other(token)
 
     def _at_comma(self, token: Token) -> bool:
@@ -265,14 +267,14 @@ class _Recovery:
         if inner.closer == token.type:
             return self._drop(codes.MISPLACED, token)
         if len(self.open) > 1 and self.open[-2].closer == token.type:
-            self._close_missing(token)
+            self._close_missing()
             return True
         right = TEXT[inner.closer]
         self._report_token(codes.WRONG_BRACKET, token, edits=(Edit(*_span(token), right),), expected=right)
         self._hand_over(Token.new_borrow_pos(inner.closer, right, token))
         return False
 
-    def _close_missing(self, token: Token, *, comma: str = "") -> None:
+    def _close_missing(self, *, comma: str = "") -> None:
         """Close the innermost bracket behind what stands in it, with a comma if the next key needs one."""
         opened, last = self.open[-1], cast(Token, self.last)
         after = last.end_pos or 0
@@ -281,13 +283,13 @@ class _Recovery:
         edit = Edit(after, after, margin + TEXT[opened.closer] + comma)
         shown_at = max(after - 1, 0)
         self._report(codes.NOT_CLOSED, shown_at, after, edits=(edit,), **self._opener(opened))
-        self._feed_virtual(opened.closer, token)
+        self._feed_behind(opened.closer, last)
 
     def _close_left_open(self, count: int, token: Token) -> None:
         """Close ``count`` brackets in front of ``token``; a comma that is there already comes behind them."""
         needs_comma = self.comma is None and token.type == "STRING"
         for number in range(count, 0, -1):
-            self._close_missing(token, comma="," if needs_comma and number == 1 else "")
+            self._close_missing(comma="," if needs_comma and number == 1 else "")
         if count and needs_comma:
             self._feed_virtual("COMMA", token)
 
@@ -306,9 +308,9 @@ class _Recovery:
         self._feed_virtual("LBRACE", last)
 
     def _is_member_in_array(self) -> bool:
-        """Whether a key met now would stand in a list whose parent is an object: the list was not closed."""
-        kinds = [opened.token.type for opened in self.open[-2:]]
-        return kinds == ["LBRACE", "LBRACKET"] and self.last is not None and self.last.type != "LBRACKET"
+        """Whether a key met now would stand in a list: the list was not closed."""
+        is_in_list = bool(self.open) and self.open[-1].token.type == "LBRACKET"
+        return is_in_list and self.last is not None and self.last.type != "LBRACKET"
 
     def _close_all(self) -> None:
         if self.done:
@@ -342,7 +344,8 @@ class _Recovery:
         for number, (finding, start, end) in enumerate(self.found.findings):
             if finding.message_id in {"JS-11.start", "JS-11.opener"} and finding.edits:
                 whole = finding.edits + edits if edits else ()
-                self.found.findings[number] = (replace(finding, edits=whole), start, end)
+                del self.found.findings[number]  # to the end: its brace comes behind all others
+                self.found.findings.append((replace(finding, edits=whole), start, end))
                 return
 
     def _opener(self, opened: Opened) -> dict[str, Any]:
@@ -385,6 +388,11 @@ class _Recovery:
         at = where.start_pos or 0
         token = Token(kind, text or TEXT[kind], start_pos=at, end_pos=at, line=where.line, column=where.column)
         self._hand_over(token)
+
+    def _feed_behind(self, kind: str, last: Token) -> None:
+        """A token that is missing right behind another one."""
+        at = last.end_pos or 0
+        self._hand_over(Token(kind, TEXT[kind], start_pos=at, end_pos=at, line=last.line, column=last.column))
 
     def _insert(self, code: Code, kind: str, token: Token, variant: str = "", **params: Any) -> None:
         """Something is missing between the last token and this one."""

@@ -108,3 +108,10 @@ def test_good_edits_are_taken_where_another_one_is_not(monkeypatch):
 
     monkeypatch.setattr(Document, "placed", careless)
     assert fixed(text) == GOOD.replace('"maxLinkNum": 300', "'maxLinkNum': 300")
+
+
+def test_key_in_a_list_that_was_not_closed_stays_a_key():
+    """Found by tests/fuzz: of two lists that were not closed, colons became commas."""
+    text = GOOD.replace("      ]\n    ],\n", "\n    ,\n")
+    assert text != GOOD
+    assert json.loads(fixed(text)) == MINIMAL

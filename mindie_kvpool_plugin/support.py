@@ -80,8 +80,17 @@ class Pair:
     def title(self, lang: Language) -> str:
         """The modes, for the table."""
         joint = {"en": " or ", "zh": " 或 "}[lang] if self.others else {"en": ", ", "zh": "、"}[lang]
-        sides = [joint.join(_short(_MODE_BY_KEY[key].title(lang)) for key in side) for side in (self.ones, self.others)]
+        sides = [joint.join(_names(side, lang)) for side in (self.ones, self.others)]
         return " + ".join(sides) if self.others else f"{_ANY_TWO[lang]}{sides[0]}"
+
+
+def _names(keys: tuple[str, ...], lang: Language) -> list[str]:
+    """Short names of modes; all roles of a node have one together."""
+    every_role = next(either for either in ALTERNATIVES if "pd_flex" in either)
+    if not every_role <= set(keys):
+        return [_short(_MODE_BY_KEY[key].title(lang)) for key in keys]
+    others = tuple(key for key in keys if key not in every_role)
+    return [*_names(others, lang), _ANY_NODE[lang]]
 
 
 def _short(title: str) -> str:
@@ -526,6 +535,7 @@ _ALL_OTHERS = {
     "wrong byte.",
     "zh": "其余任意两个可用的模式都已同时运行过：有命中，也有单卡读取失败，没有一个字节出错。",
 }
+_ANY_NODE = {"en": "any node of PD disaggregation", "zh": "PD 分离的任一节点"}
 _ANY_TWO = {"en": "two of ", "zh": "以下任意两项："}
 
 

@@ -88,16 +88,17 @@ def test_a_group_without_a_prompt_takes_part_with_a_dummy_batch():
         assert_right_so_far(engine)
 
 
-@pytest.mark.parametrize("plugins", ["prefix_cache", "kv_pool,prefix_cache"])
-def test_a_prompt_cached_as_a_whole_is_put_right(plugins):
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_a_prompt_cached_as_a_whole_is_put_right(is_pooled):
     """The host announces no tokens of it and computes a block: with the pool that is told, too."""
-    with opened_pool(servers("dp2")) as config, Engine(dataclasses.replace(config, plugins=plugins)) as engine:
+    config = servers("dp2")
+    with opened_pool(config) as pooled, Engine(pooled if is_pooled else config.engine) as engine:
         for _ in range(4):
             engine.submit(WHOLE, 1)
             engine.run()
         assert [request.hbm_blocks for request in engine.done] == [0, 0, 5, 5]
-        assert bool(engine.oracle.input_errors) == (plugins == "prefix_cache")
-        assert [request.pool_blocks for request in engine.done] == [0, 5 * ("kv_pool" in plugins), 0, 0]
+        assert [request.pool_blocks for request in engine.done] == [0, 5 * is_pooled, 0, 0]
+        assert bool(engine.oracle.input_errors) != is_pooled
 
 
 def test_sequence_parallel_lengths_are_put_right():

@@ -6,6 +6,7 @@ wrong type as absent.  The schema stage has already said that the type is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -180,6 +181,12 @@ class View:
     def model_path(self, index: int, *parts: str | int) -> tuple[str | int, ...]:
         """Path of something in a ModelConfig entry."""
         return (B, D, M, index, *parts)
+
+    def plugin_texts(self) -> Iterator[tuple[int, Plugins, tuple[str | int, ...]]]:
+        """Index, content and path of every plugin_params there is."""
+        for index, plugins in enumerate(self.plugins):
+            if plugins.form != "absent":
+                yield index, plugins, self.model_path(index, "plugin_params")
 
     def plugins_path(self) -> tuple[str | int, ...]:
         """Where plugins are switched on: the first model's plugin_params."""

@@ -75,7 +75,6 @@ def command(
 ) -> None:
     """Exit status: 0 no errors, 1 errors, 2 could not check."""
     gc.disable()  # a short process; collecting while a hostile file is read would double its time
-    _print_anything()
     chosen = chosen_language(lang)
     env = _environment(overrides, no_env=no_env)
     names = _names(files, env, chosen)
@@ -104,13 +103,6 @@ def command(
     is_piped = wants_fix and (output == Path(STANDARD_OUTPUT) or (output is None and STANDARD_INPUT in names))
     _say([selection.of(result) for result in results], form, chosen, quiet=quiet, err=is_piped)
     sys.exit(_status(results, selection))
-
-
-def _print_anything() -> None:
-    """A terminal that cannot show Chinese gets escapes instead of a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def _environment(overrides: tuple[str, ...], *, no_env: bool) -> dict[str, str]:

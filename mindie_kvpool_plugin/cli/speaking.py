@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,13 @@ def _asked_for(args: Sequence[str]) -> str | None:
     return next((value for value in values if value in LANGUAGES), None)
 
 
+def _print_anything() -> None:
+    """A terminal that cannot show Chinese gets escapes instead of a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 class SpeakingCommand(click.Command):
     """A command whose help comes from the catalog; ``values`` are for placeholders in it."""
 
@@ -45,7 +53,8 @@ class SpeakingCommand(click.Command):
         super().__init__(*args, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Note the language first."""
+        """Note the language first; help is printed from in here."""
+        _print_anything()
         asked = _asked_for(args)
         if asked is not None:
             ctx.meta[_META] = asked

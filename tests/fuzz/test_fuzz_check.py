@@ -61,6 +61,7 @@ lasting = settings(
 )  # fmt: skip
 
 
+FOR_PROGRAMS = {"json", "sarif", "gitlab"}
 reports = st.tuples(st.sampled_from(sorted(REPORTERS)), st.sampled_from(["en", "zh"]))
 
 
@@ -71,7 +72,10 @@ def test_any_config_is_answered(data, chosen, report, wants_repair):
     form, lang = report
     result = check_bytes(data, "config.json", situation(chosen))
     assert result.verdict in {"ok", "warning", "error"}
-    REPORTERS[form]([result], lang).encode("utf-8")
+    text = REPORTERS[form]([result], lang)
+    text.encode("utf-8")
+    if form in FOR_PROGRAMS:
+        json.loads(text)
     if wants_repair:
         done = repair(data, "config.json", situation(chosen))
         json.loads(REPORTERS["json"]([check_bytes(done.data, "config.json", situation(chosen))], lang))

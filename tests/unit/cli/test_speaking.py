@@ -121,6 +121,18 @@ def test_shells_complete_commands_and_codes(shell):
         assert f"_MINDIE_KVPOOL_COMPLETE={shell}_source" in (ROOT / readme).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    "args", [["--help"], ["status"], ["explain", "HC-01"], ["support"], ["chek"], ["check", "/none"]]
+)
+def test_a_terminal_without_chinese_gets_escapes(args):
+    """And no traceback."""
+    command = [sys.executable, "-m", "mindie_kvpool_plugin", "--lang", "zh", *args]
+    env = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, capture_output=True, check=False, cwd=ROOT, env=env)
+    assert b"\\u" in done.stdout + done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_status_speaks_chinese():
     """Every line of it."""
     lines = run("status", "--lang", "zh").output.splitlines()

@@ -373,6 +373,24 @@ def test_a_pull_names_its_blocks_and_says_whether_they_came(source):
     assert values(source("utils/status.py"), "MindieLlmStatusCode")["SUCCESS"] == 0
 
 
+def test_pulled_sequences_begin_with_the_next_decode_batch(source):
+    """On the step thread, before the plugins see the batch; those of a pull that failed never begin."""
+    generate = find(source(GENERATOR), "Generator.generate_token")
+    branch(
+        generate,
+        "self.pd_config.model_role in [DmiModeNodeRole.DECODER, DmiModeNodeRole.FLEX]"
+        " and (not input_metadata.is_prefill) and (not self.input_metadata_queue.empty())",
+    )
+    in_order(generate, "get_batch_context_handles", "compose_model_inputs", "generate_token_async", "generate_token")
+    in_order(find(source(GENERATOR), "PDInterface.pull_kv"), "pull_blocks", "put")
+
+
+def test_a_decode_node_opens_its_own_pool_when_the_plugins_are_built(source):
+    """Then somebody serves, and the client it gets holds nothing (``patches.answer_scheduler``)."""
+    in_order(find(source(GENERATOR), "Generator.__init__"), "_init_plugin_manager", "_init_sepd_engine", "create_pool")
+    statement(find(source(GENERATOR), "PDInterface.switch_role"), "self.pd_config.model_role = role")
+
+
 def test_recovery_has_the_commands_we_know(source):
     """A new command could touch the device while we do."""
     recover = find(source(GENERATOR), "Generator.execute_recover_command")

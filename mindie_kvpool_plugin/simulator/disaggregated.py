@@ -66,9 +66,10 @@ class TwoNodes:
         Raises:
             ValueError: says what.
         """
-        others = (config.chunk_tokens, config.max_preempt_count, config.speculation)
-        if max(config.dp, config.num_shares) > 1 or any(others):
-            raise ValueError("two nodes are simulated without dp, cp, sp, chunk_tokens, swapping and speculation")
+        if max(config.dp, config.num_shares) > 1 or config.speculation:
+            raise ValueError("two nodes are simulated without dp, cp, sp and speculation")
+        if self.roles == "flex" and (config.chunk_tokens or config.max_preempt_count):
+            raise ValueError("flex nodes are simulated without chunk_tokens and swapping")
         if self.roles == "flex" and config.async_scheduling:
             raise ValueError("asynchronous scheduling is for decode nodes: a flex node also prefills")
 
@@ -77,7 +78,8 @@ class Disaggregated:
     """Two simulated hosts that share a pool.
 
     Args:
-        config: of the nodes; asynchronous scheduling is for the decode node alone, as in the host's documents.
+        config: of the nodes.  Asynchronous scheduling (the host's documents say so) and swapping are for the decode
+            node alone, chunks for the prefill node.
         two: how they work together.
 
     Attributes:
@@ -90,7 +92,7 @@ class Disaggregated:
             while they decoded; times the nodes swapped roles.
     """
 
-    recoveries = copied_blocks = moved_beams = swapped_blocks = 0
+    recoveries = copied_blocks = moved_beams = 0
 
     def __init__(self, config: EngineConfig, two: TwoNodes) -> None:
         two.judge(config)
@@ -129,6 +131,11 @@ class Disaggregated:
     def idle(self) -> bool:
         """Nothing waits, runs, or has blocks to give back."""
         return not self._held and all(node.idle for node in self.nodes)
+
+    @property
+    def swapped_blocks(self) -> int:
+        """Blocks that came back from host memory."""
+        return sum(node.swapped_blocks for node in self.nodes)
 
     @property
     def preemptions(self) -> int:
@@ -237,9 +244,7 @@ class Disaggregated:
         for name in ("prefill", "decoder"):
             role = "flex" if two.roles == "flex" else name
             config = dataclasses.replace(self.config, role=role, node=next(_numbers))
-            pair.append(
-                self._decoder(config) if role == "decoder" else dataclasses.replace(config, async_scheduling=False)
-            )
+            pair.append(self._decoder(config) if role == "decoder" else self._prefiller(config))
         overlaps = two.roles == "separate" or two.overlaps_flex or two.switch_every > 0
         for seed, config in enumerate(pair):
             oracle = self.nodes[0].oracle if self.nodes else None
@@ -252,9 +257,12 @@ class Disaggregated:
             node.on_end = self._ended
             node.on_pulled = self._pulled
 
+    def _prefiller(self, config: EngineConfig) -> EngineConfig:
+        return dataclasses.replace(config, async_scheduling=False, max_preempt_count=0)
+
     def _decoder(self, config: EngineConfig) -> EngineConfig:
         two = self._two
-        config = dataclasses.replace(config, hbm_blocks=two.decode_blocks or config.hbm_blocks)
+        config = dataclasses.replace(config, hbm_blocks=two.decode_blocks or config.hbm_blocks, chunk_tokens=0)
         if two.decode_plugins and config.backend:
             return dataclasses.replace(config, plugins=two.decode_plugins)
         return dataclasses.replace(config, plugins="", backend="", pool_file="")

@@ -9,7 +9,7 @@ from functools import partial
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.flex_scheduler import FlexScheduler
 from mindie_kvpool_plugin.simulator.metadata import batch_metadata
-from mindie_kvpool_plugin.simulator.node_schedulers import DecodeScheduler, PrefillScheduler
+from mindie_kvpool_plugin.simulator.node_schedulers import ChunkedPrefillScheduler, DecodeScheduler, PrefillScheduler
 from mindie_kvpool_plugin.simulator.oracle import Oracle
 from mindie_kvpool_plugin.simulator.pulls import Pull, PullFaults, Source, Transfers
 from mindie_kvpool_plugin.simulator.requests import Batch, Request
@@ -113,8 +113,11 @@ class Node(Engine):
         super().close()
 
     def _scheduler_kind(self) -> Callable[..., Scheduler]:
+        chunk_tokens = self.config.chunk_tokens
         kinds: dict[str, Callable[..., Scheduler]] = {
-            "prefill": PrefillScheduler,
+            "prefill": partial(ChunkedPrefillScheduler, chunk_tokens=chunk_tokens)
+            if chunk_tokens
+            else PrefillScheduler,
             "decoder": DecodeScheduler,
             "flex": partial(FlexScheduler, seed=self._seed),
         }

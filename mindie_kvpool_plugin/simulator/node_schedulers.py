@@ -1,10 +1,10 @@
 """Schedulers of a deployment whose prompts and answers are computed on two nodes.
 
 As the host does it (scheduler.cpp, pdds_policy.cpp).  A prefill node never decodes: a prompt keeps its blocks until the
-decode node has them, and the workers hear of the end after the next batch (ReleaseKvPulledBlocks).  A decode node
-never prefills: it takes blocks for the prompt and its first token, has the former pulled (PickPullSeqGroup), and then
-decodes (KVPulledReqEnterRunningQueue).  Who has to make room there goes back to a prefill node
-(SendRecomputeResponse).
+decode node has them, and the workers hear of the end after the next batch (ReleaseKvPulledBlocks).  With SplitFuse
+only a prompt's last chunk makes it one that is kept.  A decode node never prefills: it takes blocks for the prompt and
+its first token, has the former pulled (PickPullSeqGroup), and then decodes (KVPulledReqEnterRunningQueue).  Who has to
+make room there goes to host memory or back to a prefill node (SendRecomputeResponse).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
 from mindie_kvpool_plugin.simulator.requests import Batch, Request, Sequence
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 
@@ -52,11 +53,26 @@ class PrefillScheduler(Scheduler):
         """The next prompts; None if none fits."""
         return super().schedule(wants_prefill=True)
 
+    def refuse_to_wait_for_ever(self) -> None:
+        """What is kept will be released; the deployment notices when nothing happens any more."""
+
     def sent(self, batch: Batch) -> None:
         """The workers have the batch: first tokens are on the way."""
         for request in batch.requests:
             self._expect_token(request)
             self.kept[request.sequence_id] = request
+
+
+class ChunkedPrefillScheduler(PrefillScheduler, ChunkedScheduler):
+    """Prompts in chunks."""
+
+    def sent(self, batch: Batch) -> None:
+        """The workers have the batch: tokens of last chunks are on the way."""
+        ChunkedScheduler.sent(self, batch)
+        for request, chunk in zip(batch.requests, batch.chunks, strict=True):
+            if chunk.is_last:
+                self._running.remove(request)
+                self.kept[request.sequence_id] = request
 
 
 class DecodeScheduler(Scheduler):
@@ -126,8 +142,9 @@ class DecodeScheduler(Scheduler):
 
     def _preempt(self, request: Request) -> None:
         self.preemptions += 1
-        self._drop(request)
-        self.recomputed.append(request)
+        if not self.swapper.take_out(request):
+            self._drop(request)
+            self.recomputed.append(request)
 
     def _drop(self, request: Request) -> None:
         self._free(request, request)

@@ -143,6 +143,35 @@ def test_sequences_that_make_room_are_prefilled_again():
         assert_right_so_far(host)
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+@WRITING
+def test_sequences_of_a_decode_node_come_back_from_host_memory(async_scheduling, async_write):
+    """Into other blocks than the pulled ones, and beside pulls."""
+    config = two_nodes(
+        "separate",
+        two={"decode_blocks": 30},
+        max_preempt_count=4,
+        cpu_blocks=64,
+        async_scheduling=async_scheduling,
+        async_write=async_write,
+    )
+    traffic = {"system_tokens": 20, "turn_tokens": 24, "answer_tokens": 60}
+    result = run_with_pool(dataclasses.replace(config, make_traffic=lambda: Chat(10, 3, **traffic)))
+    assert_all_served(result)
+    assert result.swapped_blocks > 0
+    assert result.reloaded_blocks > 0
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["sound", "one-rank-fails"])
+def test_prompts_in_chunks_are_pulled_when_the_last_one_is_done(rank):
+    """SplitFuse on the prefill node."""
+    config = two_nodes("separate", chunk_tokens=50, tp=2)
+    result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS if rank else None))
+    assert_all_served(result)
+    assert result.reloaded_blocks > 0
+    assert (result.failed_get_blocks > 0) is (rank is not None)
+
+
 def test_roles_are_switched_and_both_nodes_find_what_the_other_left():
     """A node with a prefix cache decodes what it pulled, then prefills."""
     config = two_nodes("switch")
@@ -344,7 +373,8 @@ def test_prefix_cache_is_refused_on_a_decode_node():
     ("engine", "two", "reason"),
     [
         ({"dp": 2}, TwoNodes(), "without dp"),
-        ({"chunk_tokens": 32}, TwoNodes(), "without dp"),
+        ({"chunk_tokens": 32}, TwoNodes("flex"), "without chunk_tokens"),
+        ({"max_preempt_count": 2, "cpu_blocks": 40}, TwoNodes("flex"), "without chunk_tokens and swapping"),
         ({"async_scheduling": True}, TwoNodes("flex"), "asynchronous scheduling is for decode nodes"),
     ],
 )

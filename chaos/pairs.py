@@ -105,6 +105,7 @@ NOT_PLAYED = {
     frozenset({"pd_prefill", "async_scheduling"}): "asynchronous scheduling is the decode node's",
     frozenset({"n", "dp_servers"}): "groups are played with one answer per request",
     frozenset({"beam", "dp_servers"}): "groups are played with one answer per request",
+    frozenset({"pd_decode", "splitfuse"}): "chunks are the prefill node's",
     frozenset({"n", "splitfuse"}): "SplitFuse is played with one answer per request",
     frozenset({"beam", "splitfuse"}): "SplitFuse is played with one answer per request",
 }

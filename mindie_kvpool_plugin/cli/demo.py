@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mindie_kvpool_plugin.cli.speaking import SpeakingCommand
+from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
 from mindie_kvpool_plugin.simulator.block_manager import OutOfBlocksError
@@ -30,23 +31,23 @@ DEMO_MLA_SHAPE = ModelShape(num_kv_heads=1, mla=(32, 8))
 BLOCK_TOKENS = 16
 ANSWER_ROOM_TOKENS = 256
 
-COUNTS = {
-    "prompt tokens": "prompt_tokens",
-    "HBM hits (tokens)": "hbm_hit_tokens",
-    "pool hits (tokens)": "pool_hit_tokens",
-    "recomputed tokens": "computed_tokens",
-    "spilled blocks": "spilled_blocks",
-    "spilled bytes": "spilled_bytes",
-    "reloaded blocks": "reloaded_blocks",
-    "reloaded bytes": "reloaded_bytes",
-    "failed gets (blocks)": "failed_get_blocks",
-    "failed puts (blocks)": "failed_put_blocks",
-    "recomputed hits (blocks)": "recomputed_blocks",
-    "corruptions": "corruptions",
-    "wrong answers": "wrong_answers",
-    "leaked blocks": "leaked_blocks",
-}
-"""Row of the table -> field of a result."""
+COUNTS = (
+    "prompt_tokens",
+    "hbm_hit_tokens",
+    "pool_hit_tokens",
+    "computed_tokens",
+    "spilled_blocks",
+    "spilled_bytes",
+    "reloaded_blocks",
+    "reloaded_bytes",
+    "failed_get_blocks",
+    "failed_put_blocks",
+    "recomputed_blocks",
+    "corruptions",
+    "wrong_answers",
+    "leaked_blocks",
+)
+"""Rows of the table: fields of a result; ``demo.<field>`` is what a row is called."""
 
 
 @click.command(
@@ -74,6 +75,7 @@ COUNTS = {
     metavar="SPEC",
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
+@lang_option
 def command(
     pool: PoolName,
     trace: Path | None,
@@ -87,6 +89,7 @@ def command(
     seed: int,
     faults: str | None,
     json_file: Path | None,
+    lang: str,
 ) -> None:
     """Exit status: 0 both runs were right, 1 corruption, wrong answer or leaked block, 2 it cannot run as asked."""
     with _one_line_errors():
@@ -111,7 +114,7 @@ def command(
         comparison = _run(config, len(recorded))
         if json_file is not None:
             json_file.write_text(comparison.as_json() + "\n", encoding="utf-8")
-    _report(comparison, pool, Console())
+    _report(comparison, pool, Console(), chosen_language(lang))
     sys.exit(0 if comparison.is_correct else 1)
 
 
@@ -170,31 +173,32 @@ def _progress(total: int) -> Iterator[Callable[[int], None] | None]:
         yield lambda count: bar.advance(task, count)
 
 
-def _report(comparison: Comparison, pool: str, console: Console) -> None:
+def _report(comparison: Comparison, pool: str, console: Console, lang: Language) -> None:
     without, with_pool = comparison.without_pool, comparison.with_pool
-    counts = _table(f"{with_pool.requests} requests on a simulated host", pool)
-    for label, field in COUNTS.items():
+    counts = _table(words("demo.title", lang, requests=with_pool.requests), pool, lang)
+    for field in COUNTS:
         before, after = getattr(without, field), getattr(with_pool, field)
-        counts.add_row(label, f"{before:,}", f"{after:,}", f"{after - before:+,}")
+        counts.add_row(words(f"demo.{field}", lang), f"{before:,}", f"{after:,}", f"{after - before:+,}")
     if with_pool.faults:
         counts.add_section()
     for kind, times_happened in with_pool.faults.items():
-        counts.add_row(f"fault: {kind}", "-", f"{times_happened:,}", "")
+        counts.add_row(words("demo.fault", lang, kind=kind), "-", f"{times_happened:,}", "")
     console.print(counts)
-    times = _table("Milliseconds in each plugin hook", pool)
+    times = _table(words("demo.hooks", lang), pool, lang)
     for hook in sorted(without.hook_seconds.keys() | with_pool.hook_seconds.keys()):
         times.add_row(hook, *_milliseconds(without.hook_seconds.get(hook), with_pool.hook_seconds.get(hook)))
     times.add_section()
-    times.add_row("the whole run", *_milliseconds(without.seconds, with_pool.seconds))
-    times.caption = "The simulated model computes in no time: these are the costs of a pool without its gain."
+    times.add_row(words("demo.whole", lang), *_milliseconds(without.seconds, with_pool.seconds))
+    times.caption = words("demo.caption", lang)
     console.print(times)
-    console.print(_verdict(without, with_pool), soft_wrap=True, highlight=False)
+    console.print(_verdict(without, with_pool, lang), soft_wrap=True, highlight=False)
 
 
-def _table(title: str, pool: str) -> Table:
+def _table(title: str, pool: str, lang: Language) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
-    for heading in ("prefix cache only", f"with the pool ({pool})", "difference"):
+    headings = (words("demo.without", lang), words("demo.with", lang, pool=pool), words("demo.difference", lang))
+    for heading in headings:
         table.add_column(heading, justify="right")
     return table
 
@@ -204,12 +208,9 @@ def _milliseconds(before: float | None, after: float | None) -> tuple[str, str, 
     return shown[0], shown[1], f"{((after or 0.0) - (before or 0.0)) * 1000:+,.1f}"
 
 
-def _verdict(without: Result, with_pool: Result) -> str:
+def _verdict(without: Result, with_pool: Result, lang: Language) -> str:
+    if not (without.is_correct and with_pool.is_correct):
+        return words("demo.wrong", lang)
     saved = without.computed_tokens - with_pool.computed_tokens
     share = 100 * saved / without.computed_tokens if without.computed_tokens else 0.0
-    if not (without.is_correct and with_pool.is_correct):
-        return "NOT RIGHT: a wrong byte was read, an answer was wrong or a block was lost; see above."
-    return (
-        f"With the pool {saved:,} of {without.computed_tokens:,} tokens need no computing ({share:.1f} %); "
-        "every answer is right."
-    )
+    return words("demo.right", lang, saved=f"{saved:,}", all=f"{without.computed_tokens:,}", share=f"{share:.1f}")

@@ -13,7 +13,7 @@ SMALL = ("--requests", "60", "--hbm-blocks", "70")
 
 
 def _demo(*arguments):
-    return CliRunner().invoke(main, ["demo", *arguments])
+    return CliRunner().invoke(main, ["demo", *arguments], env={"LC_ALL": "C"})
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,15 @@ def test_demo_compares_both_runs_and_succeeds(tmp_path, options):
     assert {"requests", "prompt_tokens", "hbm_hit_tokens", "pool_hit_tokens", "spilled_blocks"} < content[
         "with_pool"
     ].keys()
+
+
+def test_demo_speaks_chinese():
+    """Tables and verdict."""
+    result = _demo(*SMALL, "--lang", "zh")
+    assert result.exit_code == 0
+    for text in ("重新计算的 token", "取回的块", "所有答案都正确"):
+        assert text in result.stdout
+    assert "demo." not in result.stdout
 
 
 def test_demo_fails_after_a_corruption(monkeypatch):

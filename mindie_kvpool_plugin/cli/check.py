@@ -52,6 +52,7 @@ Repairs = Callable[[bytes, str, Situation], bytes]
 @click.option("-q", "--quiet", is_flag=True)
 @click.option("--strict", is_flag=True)
 @click.option("--fix", "wants_fix", is_flag=True)
+@click.option("--diff", "wants_diff", is_flag=True)
 @click.option("--output", type=click.Path(path_type=Path))
 def command(
     *,
@@ -71,6 +72,7 @@ def command(
     quiet: bool,
     strict: bool,
     wants_fix: bool,
+    wants_diff: bool,
     output: Path | None,
 ) -> None:
     """Exit status: 0 no errors, 1 errors, 2 could not check."""
@@ -78,10 +80,7 @@ def command(
     chosen = chosen_language(lang)
     env = _environment(overrides, no_env=no_env)
     names = _names(files, env, chosen)
-    if output is not None and (not wants_fix or len(names) > 1):
-        raise click.UsageError("--output needs --fix and one file")
-    if wants_fix and (select or ignore):
-        raise click.UsageError("--fix repairs everything it can: leave out --select and --ignore")
+    _refuse_pairs(names, output, wants_fix=wants_fix, wants_diff=wants_diff, is_selected=bool(select or ignore))
     selection = Selection(
         codes_named(select, "--select"),
         codes_named(ignore, "--ignore"),
@@ -98,11 +97,25 @@ def command(
         weight_config=model_config,
         pool_file=pool_config,
     )
-    repairs = _repairs(output, chosen, quiet=form != "text") if wants_fix else None
+    repairs = _repairs(output, chosen, quiet=form != "text", wants_diff=wants_diff) if wants_fix or wants_diff else None
     results = _without_named_pools([_checked(name, known, repairs) for name in names])
-    is_piped = wants_fix and (output == Path(STANDARD_OUTPUT) or (output is None and STANDARD_INPUT in names))
+    is_piped = (
+        wants_fix
+        and not wants_diff
+        and (output == Path(STANDARD_OUTPUT) or (output is None and STANDARD_INPUT in names))
+    )
     _say([selection.of(result) for result in results], form, chosen, quiet=quiet, err=is_piped)
     sys.exit(_status(results, selection))
+
+
+def _refuse_pairs(
+    names: list[str], output: Path | None, *, wants_fix: bool, wants_diff: bool, is_selected: bool
+) -> None:
+    """Options that contradict each other."""
+    if output is not None and (not wants_fix or wants_diff or len(names) > 1):
+        raise click.UsageError("--output needs --fix and one file")
+    if (wants_fix or wants_diff) and is_selected:
+        raise click.UsageError("--fix repairs everything it can: leave out --select and --ignore")
 
 
 def _environment(overrides: tuple[str, ...], *, no_env: bool) -> dict[str, str]:
@@ -130,9 +143,11 @@ def _names(files: tuple[str, ...], env: dict[str, str], lang: Language) -> list[
     return [str(path)]
 
 
-def _repairs(output: Path | None, lang: Language, *, quiet: bool) -> Repairs:
-    from mindie_kvpool_plugin.cli.fix import fix  # noqa: PLC0415  # difflib and tempfile, for a tenth of all runs
+def _repairs(output: Path | None, lang: Language, *, quiet: bool, wants_diff: bool) -> Repairs:
+    from mindie_kvpool_plugin.cli.fix import fix, show  # noqa: PLC0415  # difflib and tempfile, for a tenth of all runs
 
+    if wants_diff:
+        return partial(show, lang=lang, quiet=quiet)
     return partial(fix, output=output, lang=lang, quiet=quiet)
 
 

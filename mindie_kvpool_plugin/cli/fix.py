@@ -1,4 +1,4 @@
-"""``check --fix``: show the repair, keep the original, write the file with its mode."""
+"""``check --fix``: show the repair, keep the original, write the file with its mode; ``--diff`` only shows."""
 
 from __future__ import annotations
 
@@ -29,16 +29,26 @@ def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang:
     path = situation.config_path
     done = repair(data, name, situation)
     to_stderr = quiet or output == STDOUT or (path is None and output is None)
-    if done.data == data:
-        click.echo(words("fix.nothing", lang), err=True)
-    else:
-        click.echo(diff(done, name), err=to_stderr)
+    _say_changes(done, data, name, lang, to_stderr=to_stderr)
     try:
         _write(done, data, path, output, lang)
     except OSError as error:
         click.echo(words("fix.cannot_write", lang, file=output or path, reason=error.strerror), err=True)
         sys.exit(2)
     return done.data
+
+
+def show(data: bytes, name: str, situation: Situation, lang: Language, *, quiet: bool) -> bytes:
+    """Show what ``fix`` would change, and change nothing; what is to be checked is the file as it is."""
+    _say_changes(repair(data, name, situation), data, name, lang, to_stderr=quiet)
+    return data
+
+
+def _say_changes(done: Repair, data: bytes, name: str, lang: Language, *, to_stderr: bool) -> None:
+    if done.data == data:
+        click.echo(words("fix.nothing", lang), err=True)
+    else:
+        click.echo(diff(done, name), err=to_stderr)
 
 
 def diff(done: Repair, name: str) -> str:

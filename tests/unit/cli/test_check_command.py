@@ -176,6 +176,29 @@ def test_fix_writes_nothing_when_nothing_is_wrong(config, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
 
 
+@pytest.mark.parametrize("args", [["--diff"], ["--diff", "--fix"]])
+def test_diff_shows_the_repair_and_writes_nothing(config, tmp_path, args):
+    """The verdict is that of the file as it is; standard output keeps to the report where that is for a program."""
+    path = config(text=json.dumps(MINIMAL).replace('"port": 1025', '"port"： 1025'))
+    before = path.read_bytes()
+    result = run(path, "--no-env", *args)
+    assert result.exit_code == 1
+    assert '+{"Version"' in result.stdout
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
+    as_json = run(path, "--no-env", *args, "--format", "json")
+    assert json.loads(as_json.stdout)["verdict"] == "error"
+    assert '+{"Version"' in as_json.stderr
+
+
+def test_diff_of_a_good_file_says_that_there_is_nothing(config):
+    """Exit 0, and no diff."""
+    result = run(config(), "--no-env", "--diff")
+    assert result.exit_code == 0
+    assert "@@" not in result.output
+    assert run(config(), "--diff", "--output", "x").exit_code == 2
+
+
 def test_fix_of_standard_input_prints_the_file():
     """So that it can be piped; the report goes to standard error."""
     result = run("-", "--no-env", "--fix", input=json.dumps(MINIMAL).replace('"port": 1025', '"port"： 1025'))

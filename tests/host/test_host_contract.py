@@ -406,6 +406,36 @@ def test_recovery_has_the_commands_we_know(source):
     assert "reset_all_context" in {call[2] for node in reset for call in calls(node)}
 
 
+# -- ranks that run batches of their own in step (distributed_enable, prefill nodes) ------------------------
+
+
+@pytest.mark.parametrize("adapter", ["generator_torch.GeneratorTorch", "generator_aclgraph.GeneratorAclGraph"])
+def test_prefill_ranks_pad_by_the_lengths_they_are_told(adapter, source):
+    """``told_lengths`` puts these right: a list per data-parallel rank, and an empty one stands for one token."""
+    module, _, owner = adapter.partition(".")
+    path = source(f"{TEXT}adapter/{module}.py")
+    sizes = find(path, f"{owner}._update_token_size_per_dp_group")
+    statement(sizes, "seq_lens_flattened = [max(1, sum(dp_seq_len)) for dp_seq_len in model_inputs.seq_lens]")
+    heads = find(path, f"{owner}._update_lm_head_indices")
+    statement(heads, "flatten_seq_len.extend(dp_seq_len)")
+
+
+def test_a_dummy_batch_is_a_prefill_that_is_told_the_lengths(source):
+    """So ranks without a prompt take part in the agreement."""
+    make = find(source("connector/common/input_metadata_builder.py"), "make_dummy_input_metadata")
+    ((*_, made),) = [call for call in calls(make) if call[2] == "InputMetadata"]
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in made.keywords}
+    assert (given["is_prefill"], given["is_dummy_batch"], given["computed_blocks"]) == ("True", "True", "None")
+    statement(make, "metadata.seq_lens.append(list(dp_batch_seq_lens.seq_lens))")
+
+
+def test_a_step_that_raises_ends_the_worker(source):
+    """What a rank does that could not hear the others; their connections to it close, so they do the same."""
+    handle = find(source(ROUTER), "RouterImpl._generate")
+    assert [node for node in ast.walk(handle) if isinstance(node, ast.Raise)]
+    statement(find(source("utils/status.py"), "CoreThread.run"), "os._exit(1)")
+
+
 # -- what is done with a hit ------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """memory_decoding: a step computes the last token and a guess of what follows it, all of it where it stays."""
 
+import dataclasses
+
 import numpy as np
 
 from mindie_llm.text_generator.plugins.plugin import Plugin
@@ -29,7 +31,7 @@ class MemoryDecodingPlugin(Plugin):
         inputs, self.q_lens, mask = self.with_guesses(
             model_inputs, last, [[draft] for draft in self.drafts], context.block_table_to_slots
         )
-        return inputs, (self.q_lens, mask)
+        return _as_made_anew(inputs), (self.q_lens, mask)
 
     def sample_preprocess(self, logits, result, sampling_metadata, input_metadata):
         self.input_metadata = input_metadata
@@ -55,3 +57,15 @@ class MemoryDecodingPlugin(Plugin):
 
     def plugin_cache_clear(self, cache_ids, finish_reason):
         pass
+
+
+def _as_made_anew(inputs):
+    """The host leaves adapters and groups out of the inputs it makes here, and gets slots that are no whole numbers."""
+    return dataclasses.replace(
+        inputs,
+        slots=inputs.slots.astype(np.float64),
+        context_length=inputs.context_length.astype(np.int64),
+        adapter_ids=None,
+        dp_rank_ids=None,
+        seq_lens=None,
+    )

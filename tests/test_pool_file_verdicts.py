@@ -171,8 +171,9 @@ def start(monkeypatch):
 
 def says(finding, words):
     """Whether a finding tells what start-up told: the same sentence, and the same fix where there is one."""
-    told, fix = message(finding, "en"), hint(finding, "en")
-    sentence = told.partition(f"{finding.place.pointer}: ")[2] if finding.place is not None else told
+    sentence, fix = message(finding, "en"), hint(finding, "en")
+    if finding.variant == "several":
+        return all(f"{key} is missing" in words for key in finding.params["keys"].split(", "))
     is_said = sentence in words and (fix in words or finding.code in FIX_OF_ITS_OWN)
     return is_said or finding.code in OF_THE_TEXT or any(mark in words for mark in OF_THE_TEXT)
 

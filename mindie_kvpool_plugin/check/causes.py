@@ -112,18 +112,23 @@ def _joined(findings: list[Finding]) -> list[Finding]:
     groups: dict[tuple[str, Any], list[Finding]] = {}
     for finding in findings:
         if finding.kind is codes.MISSING_KEY:
-            groups.setdefault((finding.path.rpartition("/")[0], finding.place and finding.place.file), []).append(
-                finding
-            )
+            groups.setdefault((_object(finding), finding.place and finding.place.file), []).append(finding)
     joined = {id(group[0]): group for group in groups.values() if len(group) > 1}
     gone = {id(each) for group in joined.values() for each in group[1:]}
     return [_one(joined[id(f)]) if id(f) in joined else f for f in findings if id(f) not in gone]
 
 
+def _object(missing: Finding) -> str:
+    """The object that lacks a key, in the file that the finding is about."""
+    return (missing.path if missing.place is None else missing.place.pointer).rpartition("/")[0]
+
+
 def _one(missing: list[Finding]) -> Finding:
     worst = min(missing, key=lambda each: SEVERITY_ORDER[each.severity])
-    above = worst.path.rpartition("/")[0]
+    above = _object(worst)
     names = ", ".join(str(each.params["key"]) for each in missing)
     names = names if len(names) <= MAX_NAMES_CHARS else names[: MAX_NAMES_CHARS - 4] + " ..."
     params = {"section": section_name(above), "count": len(missing), "keys": names}
+    if worst.place is not None:
+        return replace(worst, place=replace(worst.place, pointer=above), params=params, variant="several")
     return replace(worst, path=above, params=params, variant="several")

@@ -14,7 +14,9 @@ from mindie_kvpool_plugin.check.situation import Disk, FileFacts, Situation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES, load_bytes
 from mindie_kvpool_plugin.options.memcache import key_value_lines
+from mindie_kvpool_plugin.options.pool_file import SECTION
 
+MEMCACHE_VARIABLE = "MMC_LOCAL_CONFIG_PATH"
 KV_POOL = ("BackendConfig", "kvPoolConfig")
 
 
@@ -50,6 +52,7 @@ class Followed:
         pool: the pool file; None when there is none to look for.
         weights: config.json of each model's weights, by index.
         rank_table: the rank table.
+        memcache: MemCache's own file, which the plugin's pool file names; None when it names none.
         free_memory_bytes: memory this machine could give to a pool; None when unknown.
     """
 
@@ -58,12 +61,14 @@ class Followed:
     weights: dict[int, OtherFile] = field(default_factory=dict)
     rank_table: OtherFile | None = None
     free_memory_bytes: int | None = None
+    memcache: OtherFile | None = None
 
 
 def follow(root: Any, situation: Situation, disk: Disk) -> Followed:
     """Read what ``root`` refers to, as far as ``situation`` allows."""
     followed = Followed(disk)
     followed.pool = _pool(root, situation, disk)
+    followed.memcache = _memcache(root, followed.pool, situation, disk)
     for index, model in enumerate(_models(root)):
         weights = _weights(model, situation, disk)
         if weights is not None:
@@ -82,6 +87,20 @@ def _pool(root: Any, situation: Situation, disk: Disk) -> OtherFile | None:
         found.format = other_format(found.document.text)
         found.value = None if found.format else found.value
     return found
+
+
+def _memcache(root: Any, pool: OtherFile | None, situation: Situation, disk: Disk) -> OtherFile | None:
+    """MemCache's own file: the variable wins, as at start."""
+    if pool is None or _get(root, *KV_POOL, "backend") != "memcache" or not isinstance(_get(pool.value, SECTION), dict):
+        return None
+    named = situation.variable(MEMCACHE_VARIABLE) or _get(pool.value, "config_path")
+    if not situation.follow or not isinstance(named, str) or not named.strip() or "\0" in named:
+        return None
+    path = Path(named.strip())
+    beside = pool.path.parent / path.name
+    if not disk.facts(path).exists and not situation.on_server and disk.facts(beside).is_file:
+        path = beside
+    return _read(path, disk)
 
 
 def _named_pool(root: Any, situation: Situation, disk: Disk) -> OtherFile | None:

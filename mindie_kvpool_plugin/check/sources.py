@@ -48,6 +48,7 @@ file, ``readme`` this project's README."""
 
 _CHINESE_HEADINGS = {
     "Use it on an Atlas server": "在 Atlas 服务器上使用",
+    "MemCache instead of Mooncake": "使用 MemCache 代替 Mooncake",
     "Options of the `kv_pool` section": "`kv_pool` 段的选项",
     "What is pooled": "支持范围",
 }

@@ -183,20 +183,3 @@ def placeholders_are_filled_in(view: View) -> Iterator[Fault]:
     for path, value in places:
         if _PLACEHOLDER.search(value) or _CJK.search(value):
             yield fault(*path, value=value)
-
-
-@rule(
-    "HC-81", "warning", "silent",
-    "code: mindie_llm/text_generator/mempool/memcache_mempool.py",
-    wrong="export MMC_LOCAL_CONFIG_PATH=/other.conf",
-    right="unset MMC_LOCAL_CONFIG_PATH",
-)  # fmt: skip
-def memcache_variable_agrees(view: View) -> Iterator[Fault]:
-    """The variable wins over config.json."""
-    named = view.situation.variable("MMC_LOCAL_CONFIG_PATH")
-    pool = view.followed.pool
-    value = pool.value if pool is not None and isinstance(pool.value, dict) else {}
-    # the plugin's pool file names MemCache's own one; without the section they are the same file
-    path = text(value, "config_path") if KV_POOL in value else text(view.kv_pool, "configPath")
-    if view.is_pool and text(view.kv_pool, "backend") == "memcache" and named and named != path:
-        yield fault(B, K, "configPath", variable=named, value=path)

@@ -103,3 +103,15 @@ def test_other_values_are_judged_as_the_host_takes_them(name):
     assert wanted in found
     if wanted[2] == "warning":
         assert not {each for each in found if each[0] in {wanted[0], "HC-03", "CF-04"} and each[2] == "error"}
+
+
+def test_missing_keys_of_the_pool_file_are_missing_there(tmp_path):
+    """In one finding, about that file and not about the key that names it."""
+    path = tmp_path / "kv_pool.json"
+    path.write_text('{"kv_pool": {}}')
+    plugins = '{"plugin_type":"prefix_cache,kv_pool"}'
+    changes = {"K.backend": "mooncake", "K.configPath": str(path), "M.plugin_params": plugins}
+    report = check_bytes(json.dumps(changed(changes)).encode(), "config.json", Situation(env={}))
+    (finding,) = [f for f in report.findings if f.code == "SC-01"]
+    assert (finding.params["section"], finding.place.file) == ("the file", str(path))
+    assert finding.params["keys"] == "local_hostname, master_server_address"

@@ -269,6 +269,8 @@ class _Recovery:
         if len(self.open) > 1 and self.open[-2].closer == token.type:
             self._close_missing()
             return True
+        if token.type == "RBRACKET" and not self._first_on_line(token) and inner.token.line != token.line:
+            return self._drop(codes.WRONG_BRACKET, token, variant="extra")  # its opener is missing, further up its line
         right = TEXT[inner.closer]
         self._report_token(codes.WRONG_BRACKET, token, edits=(Edit(*_span(token), right),), expected=right)
         self._hand_over(Token.new_borrow_pos(inner.closer, right, token))

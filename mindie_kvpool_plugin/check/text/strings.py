@@ -21,9 +21,15 @@ _GOOD_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})')
 _INSIDE = re.compile(r"(?P<control>[\x00-\x1f])|\\(?:u[0-9A-Fa-f]{4}|.)|\\")
 # TAB is written as an escape; NUL is in a file by accident and goes; others are for the user to judge
 _CONTROLS = {"\t": "\\t", "\0": ""}
-# "key: 1025,  "key: {  a key whose closing quote is missing, with what follows it on its line
-_KEY_NOT_CLOSED = re.compile(r'"([A-Za-z_][\w.-]*)[ \t]*:[ \t]*(?:-?\d+|true|false|null|[{\[])?[ \t]*,?[ \t]*$')
-_VALUE = re.compile(r"(?P<NUMBER>-?\d+)|(?P<LITERAL>true|false|null)|(?P<LBRACE>\{)|(?P<LBRACKET>\[)|(?P<COMMA>,)")
+# "key: 1025,  "key: [[0, 1]],  a key whose closing quote is missing, with what follows it on its line
+_KEY_NOT_CLOSED = re.compile(r'"([A-Za-z_$][\w.-]*)[ \t]*:[ \t]*(?:-?[0-9]+|true|false|null|[\[\]{}, \t])*$')
+_VALUE = re.compile(
+    r"(?P<NUMBER>-?[0-9]+)|(?P<LITERAL>true|false|null)|(?P<COMMA>,)"
+    r"|(?P<LBRACE>\{)|(?P<RBRACE>\})|(?P<LBRACKET>\[)|(?P<RBRACKET>\])"
+)
+_OPENER = {"]": "[", "}": "{"}
+# what may stand behind a string that lost its closing quote at the end of its line
+_TAIL = re.compile(r"[\]}]*[ \t,]*$")
 
 
 def checked(token: Token, report: Tell) -> Token:
@@ -60,7 +66,7 @@ def _inner_edits(raw: str, start: int, report: Tell) -> Iterator[Edit]:
             yield edit
 
 
-def open_string(token: Token, report: Tell) -> Iterator[Token]:
+def open_string(token: Token, text: str, report: Tell) -> Iterator[Token]:
     """A string without its closing quote on this line, and the comma that ends it.
 
     The quote is put where it belongs if that is certain: behind a key, or at the end of the line.
@@ -70,14 +76,24 @@ def open_string(token: Token, report: Tell) -> Iterator[Token]:
     if key is not None:
         yield from _open_key(token, key, report)
         return
-    body = raw.rstrip(" \t,")
-    edits = (Edit(start + len(body), start + len(body), '"'),) if _is_one_value(body) else ()
-    report(codes.BROKEN_STRING, start, end, value=raw[:40], variant="open" if len(body) > 1 else "stray", edits=edits)
-    if len(body) > 1:
+    before = text[text.rfind("\n", 0, start) + 1 : start]
+    body = raw[: _body_end(raw, before)]
+    is_value = len(body) > 1 or before.rstrip().endswith(":")
+    edits = (Edit(start + len(body), start + len(body), '"'),) if is_value and _is_one_value(body) else ()
+    report(codes.BROKEN_STRING, start, end, value=raw[:40], variant="open" if is_value else "stray", edits=edits)
+    if is_value:
         yield part(token, "STRING", body + '"' if edits else json.dumps(body[1:], ensure_ascii=False), 0, len(body))
-    if "," in raw[len(body) :]:
-        comma = len(body) + raw[len(body) :].index(",")
-        yield part(token, "COMMA", ",", comma, comma + 1)
+    for match in _VALUE.finditer(raw, len(body)):
+        yield part(token, match.lastgroup or "", match.group(), match.start(), match.end())
+
+
+def _body_end(raw: str, before: str) -> int:
+    """Where the text ends: before a comma, and before brackets that close what was opened on the same line."""
+    match = _TAIL.search(raw, 1)
+    tail = match.group() if match is not None else ""
+    closes = all(before.count(_OPENER[each]) - before.count(each) == tail.count(each) for each in set(tail) & set("]}"))
+    is_whole = raw.count("{") == raw.count("}") and raw.count("[") == raw.count("]")
+    return len(raw) - len(tail) if closes and not is_whole else len(raw.rstrip(" \t,"))
 
 
 def _open_key(token: Token, key: re.Match[str], report: Tell) -> Iterator[Token]:
@@ -103,7 +119,7 @@ def _is_one_value(body: str) -> bool:
     is_balanced = body.count("{") == body.count("}") and body.count("[") == body.count("]")
     is_whole_escape = not (len(body) - len(body.rstrip("\\"))) % 2
     has_key = re.search(r"[,:] *\w+ *:", body.replace('\\"', ""))
-    return len(body) > 1 and is_whole_escape and (is_balanced or body[-1] not in "}]") and has_key is None
+    return is_whole_escape and (is_balanced or body[-1] not in "}]") and has_key is None
 
 
 def _pairs(escapes: str) -> bool:

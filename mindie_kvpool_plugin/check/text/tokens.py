@@ -44,7 +44,7 @@ def repaired_tokens(stream: Iterator[Token], text: str, report: Tell, limit: int
             yield Token("STOP", "")
             return
         if token.type == "OPEN_STRING":
-            yield from open_string(token, report)
+            yield from open_string(token, text, report)
         elif token.type == "HALF_KEY":
             yield from _half_key(token, report)
         else:

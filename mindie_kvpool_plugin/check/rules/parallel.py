@@ -8,7 +8,7 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.rules.nodes import node_count
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.check.rules.view import B, Section, View, integer, worker_integer
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, Section, View, integer, worker_integer
 
 _CPP_NUMBER = re.compile(r"\s*[+-]?\d+")
 
@@ -191,15 +191,19 @@ def sequence_and_context_fit(view: View) -> Iterator[Fault]:
 
 
 @rule(
-    "HC-44", "error", "wrong",
+    "HC-44", "warning", "wrong",
     "code: src/engine/construct_execute_request.cpp",
     wrong='"dp": 2 with "maxPreemptCount": 10',
     right='"dp": 2 with "maxPreemptCount": 0',
 )  # fmt: skip
 def groups_do_not_swap(view: View) -> Iterator[Fault]:
-    """One scheduler sends the swaps of every group to all ranks; block ids are counted per group."""
+    """One scheduler sends the swaps of every group to all ranks; block ids are counted per group.
+
+    MindIE-LLM starts and serves with it, so it is a warning; what kv_pool stores of such blocks outlives the service.
+    """
     count = integer(view.schedule, "maxPreemptCount") or 0
     for index, model in enumerate(view.models):
         dp = _size(model, "dp", 1)
         if dp > 1 and count > 0 and view.schedule.get("distributedEnable") is not True:
-            yield fault(*view.model_path(index, "dp"), dp=dp, count=count)
+            severity = "error" if KV_POOL in view.words else None
+            yield fault(*view.model_path(index, "dp"), severity=severity, dp=dp, count=count)

@@ -98,7 +98,10 @@ def command(
         pool_file=pool_config,
     )
     repairs = _repairs(output, chosen, quiet=form != "text", wants_diff=wants_diff) if wants_fix or wants_diff else None
-    results = _without_named_pools([_checked(name, known, repairs) for name in names])
+    # all repairs first: a configuration is judged with its pool file as it is then
+    contents = [_content(name, _situation(name, known), repairs) for name in names]
+    pairs = zip(names, contents, strict=True)
+    results = _without_named_pools([_checked(name, _situation(name, known), content) for name, content in pairs])
     is_piped = (
         wants_fix
         and not wants_diff
@@ -151,18 +154,27 @@ def _repairs(output: Path | None, lang: Language, *, quiet: bool, wants_diff: bo
     return partial(fix, output=output, lang=lang, quiet=quiet)
 
 
-def _checked(name: str, known: Situation, repairs: Repairs | None) -> CheckReport:
+def _situation(name: str, known: Situation) -> Situation:
     path = None if name == STANDARD_INPUT else Path(name)
-    situation = replace(known, config_path=path, home=find_home(known.env, path))
+    return replace(known, config_path=path, home=find_home(known.env, path))
+
+
+def _content(name: str, situation: Situation, repairs: Repairs | None) -> bytes | OSError:
+    """The bytes to check, repaired if that is wanted; or why there are none."""
+    path = situation.config_path
     try:
         data = sys.stdin.buffer.read(MAX_BYTES + 1) if path is None else read_limited(path)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        finding = codes.CANNOT_READ.found(params={"file": name, "reason": reason})
-        return CheckReport(Document(name, ""), situation, [finding])
-    if repairs is not None:
-        data = repairs(data, name, situation)
-    return check_bytes(data, name, situation)
+        return error
+    return data if repairs is None else repairs(data, name, situation)
+
+
+def _checked(name: str, situation: Situation, content: bytes | OSError) -> CheckReport:
+    if isinstance(content, bytes):
+        return check_bytes(content, name, situation)
+    reason = content.strerror or type(content).__name__
+    finding = codes.CANNOT_READ.found(params={"file": name, "reason": reason})
+    return CheckReport(Document(name, ""), situation, [finding])
 
 
 def _without_named_pools(results: list[CheckReport]) -> list[CheckReport]:

@@ -128,6 +128,17 @@ def test_a_broken_pool_file_is_repaired_like_a_configuration(tmp_path):
     assert json.loads(path.read_text(encoding="utf-8")) == POOL
 
 
+def test_fix_of_a_directory_judges_what_it_wrote(tmp_path):
+    """The configuration comes before its pool file, and its report is about both as they are now."""
+    pool = write(tmp_path / "pool.json", json.dumps(POOL).replace("namespace", "namespce"))
+    config = changed(WITH_POOL | {"K.configPath": str(pool)})
+    write(tmp_path / "config.json", json.dumps(config, indent=2).replace('"port": 1025', '"port"： 1025'))
+    assert codes(report(tmp_path)) == ["HC-82", "JS-01"]
+    assert run(tmp_path, "--fix").exit_code == 0
+    assert json.loads(pool.read_text(encoding="utf-8")) == POOL
+    assert codes(report(tmp_path)) == []
+
+
 @pytest.mark.parametrize(
     ("name", "text", "form"),
     [

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from mindie_kvpool_plugin.check import repair
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.spill import Spill
@@ -60,6 +61,13 @@ def _leave_announced(finish):
         metadata.seq_lens = model_inputs.seq_lens = announced
 
     return finish_alone
+
+
+def _accept_unseen(now, best, proposals, measure):
+    text = repair.apply_edits(now.document.text, [edit for each in proposals for edit in each.edits])
+    document = repair.load_bytes(text.encode(), now.document.name)
+    done = tuple(each.finding.code for each in proposals)
+    return replace(now, document=document, codes=done) if text != now.document.text else None
 
 
 def _first_ranks_only(metadata, dp_rank):
@@ -159,6 +167,12 @@ MUTATIONS = {
         "settles_late",
         lambda active: False,
         "tests/walks/test_guessing.py::test_answers_that_end_anywhere_are_stored_as_far_as_they_are_certain[la]",
+    ),
+    "repairs are accepted unseen": Mutation(
+        repair,
+        "_tried",
+        _accept_unseen,
+        "tests/unit/check/test_repair.py::test_round_that_reads_otherwise_than_foreseen_is_not_accepted",
     ),
     "nothing is refused": Mutation(modes, "refuse_unsupported", _nothing, "tests/unit/host/test_modes.py"),
 }

@@ -2,7 +2,8 @@
 
 Three kinds of causes.  A slip whose meaning is plain: findings that are gone once it is repaired follow
 from it, which is found out by judging the repaired value.  Text that is damaged beyond a certain reading:
-what stands behind the place may be elsewhere than it seems.  Dots for what was left out: keys are missing.
+what stands behind the place may be elsewhere than it seems.  A part of a file, with dots for what was left
+out or without the braces around it: keys are missing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def without_followers(found: list[Finding], text_findings: list[Finding], value:
     """
     told = [pointed(finding, meaning.at(value, finding.path)) for finding in found]
     told = _explained(told, value, judge)
-    return _joined(_settled(text_findings, told))
+    return _joined(_settled(text_findings, told, value))
 
 
 def _explained(found: list[Finding], value: Any, judge: Judge) -> list[Finding]:
@@ -84,12 +85,13 @@ def _with(cause: Finding, followers: Iterable[Finding]) -> Finding:
     return replace(cause, severity=worst.severity, outcome=worst.outcome, followers=count)
 
 
-def _settled(text_findings: list[Finding], found: list[Finding]) -> list[Finding]:
+def _settled(text_findings: list[Finding], found: list[Finding], value: Any) -> list[Finding]:
     """Without what may be wrong only because the text is damaged, or a part of one."""
     in_order = sorted(text_findings, key=lambda each: (each.line or 0, each.column or 0))
     dots = next((each for each in in_order if each.kind is codes.ELLIPSIS), None)
     damage = next((each for each in in_order if each.kind.unsettles and not each.edits), None)
-    cause = damage or dots
+    frame = next((each for each in in_order if each.message_id == "JS-11.start"), None)
+    cause = damage or dots or (frame if not {"ServerConfig", "BackendConfig"} & set(value) else None)
     if cause is None:
         return [*text_findings, *found]
     followers = [each for each in found if not _is_certain(each, is_snippet=cause is dots)]

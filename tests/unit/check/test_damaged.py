@@ -259,6 +259,7 @@ PARTS = {
         [("JS-17", 2)],
     ),
     "one section": ('{"kvPoolConfig": {"backend": "", "configPath": ""}}', [("SC-01", 1), ("SC-06", 1)]),
+    "one section without braces around": ('"kvPoolConfig" : {"backend":"", "configPath":""}', []),
     "nothing in it": ("{}", [("SC-01", 1)]),
 }
 

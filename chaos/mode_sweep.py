@@ -22,7 +22,6 @@ from rich.table import Table
 
 from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
 from chaos.fault_matrix import FAULTS, WIDTH
-from mindie_kvpool_plugin.simulator.disaggregated import TwoNodes
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -30,6 +29,7 @@ from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.run import RunConfig
 from mindie_kvpool_plugin.simulator.speculation import Speculation, la, memory_decoding, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
+from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
 
 TWO_NODES = ("two nodes", "two flex nodes")
 MODES = (

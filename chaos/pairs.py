@@ -22,13 +22,13 @@ from rich.table import Table
 from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
 from chaos.fault_matrix import WIDTH
 from mindie_kvpool_plugin import support
-from mindie_kvpool_plugin.simulator.disaggregated import TwoNodes
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FaultSpec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import Result, RunConfig
 from mindie_kvpool_plugin.simulator.speculation import la, memory_decoding, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
+from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
 
 Keys = frozenset[str]
 

@@ -10,68 +10,23 @@ roles instead, and swap them through the host's ``switch_role`` when nothing is 
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Literal
 
 from mindie_kvpool_plugin.simulator.block_manager import UNKNOWN_TOKEN, OutOfBlocksError
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.flex_scheduler import FlexScheduler
 from mindie_kvpool_plugin.simulator.node import Attempt, Node
-from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.requests import Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
+from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
 from mindie_kvpool_plugin.simulator.worker import Worker
 
 IDLE_ROUNDS = 400
 """So many rounds in which nothing happens: the nodes wait for each other's blocks."""
-
-_numbers = itertools.count(1)
-
-
-@dataclass(frozen=True, slots=True)
-class TwoNodes:
-    """How the two nodes work together.
-
-    Attributes:
-        roles: "separate": a prefill and a decode node; "flex": two in role flex.
-        decode_plugins: ``plugin_type`` of the decode node, which the host forbids ``prefix_cache``; empty: it has no
-            pool either.
-        decode_blocks: its device blocks; 0: like the prefill node.
-        switch_every: flex nodes have fixed roles and swap them after so many requests; 0: they have not.
-        faults: of pulls.
-        overlaps_flex: pulls of flex nodes run beside prefills.  The host takes the blocks for computed at once and lets
-            prompts hit them (scheduler.cpp, MarkBlocksAsComputed): then it serves wrong blocks by itself.
-    """
-
-    roles: Literal["separate", "flex"] = "separate"
-    decode_plugins: str = "kv_pool"
-    decode_blocks: int = 0
-    switch_every: int = 0
-    faults: PullFaults = field(default_factory=PullFaults)
-    overlaps_flex: bool = False
-
-    def __post_init__(self) -> None:
-        if self.switch_every and self.roles != "flex":
-            raise ValueError('switch_every needs roles "flex": the others are told theirs once')
-
-    def judge(self, config: EngineConfig) -> None:
-        """Refuse what two nodes are not simulated with.
-
-        Raises:
-            ValueError: says what.
-        """
-        if max(config.dp, config.num_shares) > 1 or config.speculation:
-            raise ValueError("two nodes are simulated without dp, cp, sp and speculation")
-        if self.roles == "flex" and (config.chunk_tokens or config.max_preempt_count):
-            raise ValueError("flex nodes are simulated without chunk_tokens and swapping")
-        if self.roles == "flex" and config.async_scheduling:
-            raise ValueError("asynchronous scheduling is for decode nodes: a flex node also prefills")
 
 
 class Disaggregated:
@@ -240,13 +195,9 @@ class Disaggregated:
     # -- construction ------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        two, pair = self._two, []
-        for name in ("prefill", "decoder"):
-            role = "flex" if two.roles == "flex" else name
-            config = dataclasses.replace(self.config, role=role, node=next(_numbers))
-            pair.append(self._decoder(config) if role == "decoder" else self._prefiller(config))
+        two = self._two
         overlaps = two.roles == "separate" or two.overlaps_flex or two.switch_every > 0
-        for seed, config in enumerate(pair):
+        for seed, config in enumerate(two.configurations(self.config)):
             oracle = self.nodes[0].oracle if self.nodes else None
             self.nodes.append(Node(config, oracle, overlaps=overlaps, faults=two.faults, seed=seed))
         first, second = self.nodes
@@ -256,16 +207,6 @@ class Disaggregated:
         for node in self.nodes:
             node.on_end = self._ended
             node.on_pulled = self._pulled
-
-    def _prefiller(self, config: EngineConfig) -> EngineConfig:
-        return dataclasses.replace(config, async_scheduling=False, max_preempt_count=0)
-
-    def _decoder(self, config: EngineConfig) -> EngineConfig:
-        two = self._two
-        config = dataclasses.replace(config, hbm_blocks=two.decode_blocks or config.hbm_blocks, chunk_tokens=0)
-        if two.decode_plugins and config.backend:
-            return dataclasses.replace(config, plugins=two.decode_plugins)
-        return dataclasses.replace(config, plugins="", backend="", pool_file="")
 
     # -- where work goes ---------------------------------------------------------------------------------
 

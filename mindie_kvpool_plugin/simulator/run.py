@@ -15,7 +15,7 @@ from typing import Literal
 
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.beams import reference_beams
-from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated, TwoNodes
+from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -23,6 +23,7 @@ from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
 from mindie_kvpool_plugin.simulator.requests import Request, Sequence
 from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
+from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
 from mindie_kvpool_plugin.simulator.worker import Worker
 
 PoolName = Literal["local_dram", "mooncake"]

@@ -15,13 +15,14 @@ from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
-from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated, TwoNodes
+from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.node_schedulers import DecodeScheduler
 from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_pool, run_without_pool
 from mindie_kvpool_plugin.simulator.traffic import Chat
+from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
 from tests.walks.conftest import SHAPES, assert_right, counts
 
 PUT_S = 0.01

@@ -169,7 +169,7 @@ def test_faulty_backend_exists_only_inside_the_block(pool_file):
     assert FAULTY not in registry.BACKENDS
     with injected(parse_spec(""), "local_dram", str(pool_file.path)):
         assert isinstance(registry.open_pool(FAULTY, pool_file, "worker"), FaultyPool)
-    with pytest.raises(ConfigError, match="use one of: local_dram, memcache, mooncake"):
+    with pytest.raises(ConfigError, match="use one of: memcache, mooncake"):
         registry.open_pool(FAULTY, pool_file, "worker")
 
 

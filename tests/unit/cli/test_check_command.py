@@ -230,10 +230,12 @@ def test_process_answers_in_a_quarter_of_a_second():
         "check",
         "conf_examples/qwen_one_server/config.json",
     ]
+    # an installed package has its bytecode
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     times = []
     for _ in range(5):
         begin = os.times()
-        subprocess.run(command, capture_output=True, check=True, cwd=root)
+        subprocess.run(command, capture_output=True, check=True, cwd=root, env=env)
         end = os.times()
         times.append(end.children_user - begin.children_user + end.children_system - begin.children_system)
     assert min(times) <= MAX_PROCESS_S

@@ -366,6 +366,21 @@ PAIRS = (
             "从 plugin_type 中去掉 splitfuse 与 memory_decoding，或去掉适配器",
         ),
     ),
+    _pair(
+        "splitfuse",
+        "dp_servers",
+        "refused",
+        (
+            "on a prefill node MindIE-LLM's schedulers announce one token for each row of a batch with chunks, however "
+            "many it computes, and the ranks pad their collectives by that (scheduler.cpp, seqLenList)",
+            "在 Prefill 节点上，MindIE-LLM 的调度器对含分块的批次每行都只报 1 个 token，与实际计算量无关，"
+            "而各卡据此填充集合通信（scheduler.cpp，seqLenList）",
+        ),
+        (
+            "remove splitfuse from plugin_type, or set distributedEnable to false",
+            "从 plugin_type 中去掉 splitfuse，或把 distributedEnable 设为 false",
+        ),
+    ),
     _pair("cp", "dp dp_servers", "excluded", ("the workers do not start", "工作进程不启动"), code="HC-59"),
     _pair(
         "la memory_decoding",
@@ -441,7 +456,7 @@ PAIRS = (
     _pair("cp sp", "la memory_decoding splitfuse", "unproven", _NO_SUCH_MODEL),
     _pair("swap", "cp sp splitfuse mtp la memory_decoding pd_flex dp_servers", "unproven", _NOT_PLAYED),
     _pair("mtp", "cp sp pd_prefill pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),
-    _pair("splitfuse", "n beam dp pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),
+    _pair("splitfuse", "n beam dp pd_decode pd_flex", "unproven", _NOT_PLAYED),
     _pair("dp", "la memory_decoding pd_flex", "unproven", _NOT_PLAYED),
     _pair("pd_prefill pd_decode pd_flex", "cp sp recovery", "unproven", _NOT_PLAYED),
     _pair("dp_servers", "la memory_decoding n beam pd_flex", "unproven", _NOT_PLAYED),

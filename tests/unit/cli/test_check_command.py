@@ -54,9 +54,10 @@ def test_exit_status_is_the_verdict(config, changes, args, status):
     assert run(config(changes), "--no-env", *args).exit_code == status
 
 
-@pytest.mark.parametrize("args", [["/nonexistent/config.json"], ["/"], []])
-def test_exit_status_is_two_when_nothing_could_be_checked(args, monkeypatch):
-    """A missing file, a directory, no default."""
+@pytest.mark.parametrize("args", [["/nonexistent/config.json"], ["."], []])
+def test_exit_status_is_two_when_nothing_could_be_checked(args, monkeypatch, tmp_path):
+    """A missing file, an empty directory, no default."""
+    monkeypatch.chdir(tmp_path)
     for name in ("MINDIE_LLM_HOME_PATH", "MIES_INSTALL_PATH", "MIES_CONFIG_JSON_PATH"):
         monkeypatch.delenv(name, raising=False)
     result = run(*args)

@@ -28,7 +28,7 @@ from mindie_kvpool_plugin.check.text.members import members, whole_members
 # every round leaves fewer errors, and there are at most some 60: the bound is for what nobody foresaw
 MAX_ROUNDS = 100
 # a larger text is repaired at one go or not at all: each attempt reads it anew
-MAX_CHARS_ONE_BY_ONE = 100_000
+MAX_CHARS_ONE_BY_ONE = 30_000
 # repaired by writing the file anew, not by edits
 _ENCODING = (codes.UTF16, codes.BYTE_ORDER_MARK)
 

@@ -218,8 +218,9 @@ def test_a_repaired_device_is_not_read(monkeypatch, is_guarded):
 
 
 @scheduling
-def test_pool_hits_come_back_after_a_repair(async_scheduling):
-    """Nothing is loaded while the device is closed; afterwards the pool serves what it had."""
+def test_pool_hits_come_back_after_a_repair(monkeypatch, async_scheduling):
+    """Nothing is loaded while the device is closed, also before the host has paused; afterwards the pool serves."""
+    monkeypatch.setattr(InFlight, "is_broken", lambda self: False)
     with running(async_scheduling=async_scheduling) as engine:
         engine.submit(PROMPT, 3)
         engine.run()

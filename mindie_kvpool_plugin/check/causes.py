@@ -98,6 +98,8 @@ def _settled(text_findings: list[Finding], found: list[Finding], value: Any) -> 
     joints = [each for each in text_findings if cause is dots and each.kind.is_joint and each.edits]
     gone = {id(each) for each in (cause, *joints, *followers)}
     edits = cause.edits + tuple(edit for each in joints for edit in each.edits)
+    if cause is dots and any(each.kind is codes.MISSING_KEY and each.severity == "error" for each in followers):
+        edits = ()  # what the dots stand for is missing: taking them away would hide that
     told = replace(_with(cause, [*joints, *followers]), edits=edits)
     return [told, *(each for each in [*text_findings, *found] if id(each) not in gone)]
 

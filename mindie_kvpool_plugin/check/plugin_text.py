@@ -7,6 +7,7 @@ comma is named inside the string too.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -74,7 +75,7 @@ def _cause(text: str) -> tuple[Finding | None, tuple[int, int] | None]:
 def meant(text: str) -> str | None:
     """The text with its slips repaired, as compact JSON; None when nothing can be made of it."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_constant=lambda name: None, parse_float=_finite)
     except (ValueError, RecursionError):
         content, _ = _read(text.replace("\\", "") if '\\"' in text else text)
     if not isinstance(content, dict):
@@ -84,7 +85,12 @@ def meant(text: str) -> str | None:
         content = {_KIND if key == close else key: value for key, value in content.items()}
     if isinstance(content.get(_KIND), str):
         content = {**content, _KIND: ",".join(_words(content[_KIND]))}
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    compact = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    return compact.encode("utf-8", "replace").decode()
+
+
+def _finite(number: str) -> float | None:
+    return value if math.isfinite(value := float(number)) else None
 
 
 def _words(kind: str) -> list[str]:

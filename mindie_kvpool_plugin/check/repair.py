@@ -78,7 +78,7 @@ def repair(data: bytes, name: str, situation: Situation) -> Repair:
         return Repair(before, before, data, ())
     done = [finding.code for finding in document.findings if finding.kind is codes.UTF16]
     for _ in range(MAX_ROUNDS):
-        better = _syntax_round(document) or _name_round(document, situation)
+        better = _syntax_round(document, situation) or _name_round(document, situation)
         if better is None:
             break
         document = better.document
@@ -115,13 +115,21 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     return text[:limit] + "".join(reversed(parts))
 
 
-def _syntax_round(document: Document) -> _Attempt | None:
+def _syntax_round(document: Document, situation: Situation) -> _Attempt | None:
     """The text with syntax repaired; None when nothing can be."""
     found = [f for f in document.findings if f.edits and f.kind not in _ENCODING]
-    if not found or document.value is None:
+    if not found or document.value is None or _is_snippet(document, situation):
         return None
     now = _Attempt(document, _syntax_measure(document))
     return _round(now, [_Proposal(finding, finding.edits) for finding in found], _syntax_measure)
+
+
+def _is_snippet(document: Document, situation: Situation) -> bool:
+    """Whether the text has dots for something that nobody but its author can put there."""
+    if all(finding.kind is not codes.ELLIPSIS for finding in document.findings):
+        return False
+    report = check_bytes(document.text.encode("utf-8", "replace"), document.name, situation)
+    return any(finding.kind is codes.ELLIPSIS and not finding.edits for finding in report.findings)
 
 
 def _name_round(document: Document, situation: Situation) -> _Attempt | None:

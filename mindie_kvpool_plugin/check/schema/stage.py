@@ -16,6 +16,7 @@ from typing import Any
 
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Code, Finding, Outcome, Severity, pointer
+from mindie_kvpool_plugin.check.meaning import INSTEAD
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import dead_key, unknown_key
 from mindie_kvpool_plugin.check.schema.profiles import Schema
@@ -185,7 +186,10 @@ def _guess(kind: Code, found: Any, owner: Schema) -> tuple[str, dict[str, Any]]:
     if kind is codes.NO_CHOICE:
         return closest_choice(found, owner.get("enum", ()))
     if kind is codes.WRONG_TYPE and is_quoted(found, owner):
-        return "quoted", {}
+        try:
+            return "quoted", {INSTEAD: json.loads(found)}
+        except (ValueError, RecursionError):
+            return "quoted", {}
     return "", {}
 
 
@@ -193,7 +197,7 @@ def closest_choice(found: Any, choices: Iterable[Any]) -> tuple[str, dict[str, A
     """The choice that a text was probably meant to be, as variant and parameter of ``NO_CHOICE``."""
     words = [choice for choice in choices if isinstance(choice, str) and choice]
     close = typos.closest(found.strip(), words) if isinstance(found, str) else None
-    return ("close", {"close": close}) if close is not None else ("", {})
+    return ("close", {"close": close, INSTEAD: close}) if close is not None else ("", {})
 
 
 def is_quoted(found: Any, owner: Schema) -> bool:

@@ -6,11 +6,12 @@ import pytest
 
 from mindie_kvpool_plugin.check.messages import hint, message
 from mindie_kvpool_plugin.check.pipeline import check_bytes
-from mindie_kvpool_plugin.check.repair import repair
+from mindie_kvpool_plugin.check.repair import is_repairable, repair
 from mindie_kvpool_plugin.check.situation import Situation
 from tests.check_examples import ROOT
 
-WHOLE = (ROOT / "conf_examples" / "qwen_one_server" / "config.json").read_text(encoding="utf-8")
+EXAMPLE = ROOT / "conf_examples" / "qwen_one_server" / "config.json"
+WHOLE = EXAMPLE.read_text(encoding="utf-8")
 SITUATION = Situation(follow=False)
 
 
@@ -235,6 +236,30 @@ def test_each_slip_answers_for_its_own_followers():
     assert told == {"maxSeqLem": ("error", 1), "tokenTimeoutt": ("error", 1), "openAiSuport": ("warning", 0)}
 
 
+ONE_SLIP = {
+    "a name in capitals": ('"backend": "mooncake"', '"backend": "Mooncake"', "SC-04"),
+    "a section as text": (
+        '{\n            "backend": "mooncake",\n            "configPath": "/etc/mindie/kv_pool.json",\n'
+        '            "asyncWrite": true\n        }',
+        '"{\\"backend\\": \\"mooncake\\", \\"configPath\\": \\"/etc/mindie/kv_pool.json\\"}"',
+        "SC-02",
+    ),
+    "NaN in plugin_params": ('kv_pool\\"}"', 'kv_pool\\",\\"a\\":NaN}"', "HC-08"),
+    "a number too large in plugin_params": ('kv_pool\\"}"', 'kv_pool\\",\\"a\\":1e999}"', "HC-08"),
+}
+
+
+@pytest.mark.parametrize("name", ONE_SLIP)
+def test_value_whose_meaning_is_plain_answers_for_what_follows(name):
+    """The slip alone is told, as an error, and counts the others."""
+    old, new, code = ONE_SLIP[name]
+    beside_its_pool_file = Situation(config_path=EXAMPLE)
+    findings = check_bytes(damaged(old, new).encode(), "config.json", beside_its_pool_file).findings
+    (slip,) = [finding for finding in findings if finding.severity != "info"]
+    assert (slip.code, slip.severity) == (code, "error")
+    assert slip.followers >= 1
+
+
 SNIPPET = """{
   ...
   "BackendConfig": {
@@ -269,6 +294,14 @@ def test_part_of_a_configuration_is_not_told_line_by_line(name):
     """One cause; the missing keys of an object are one finding, and none where dots stand for them."""
     text, found = PARTS[name]
     assert [each for each in told(text) if each[0] in {"JS-17", "JS-10", "SC-01", "SC-06"}] == found
+
+
+def test_dots_that_stand_for_something_are_left_alone():
+    """Without them the file would only look as if nothing had been left out."""
+    assert fixed(SNIPPET) == SNIPPET
+    (cause,) = [f for f in check_bytes(SNIPPET.encode(), "config.json", SITUATION).findings if f.code == "JS-17"]
+    assert not is_repairable(cause)
+    assert fixed(damaged('        "port"', '        ...\n        "port"')) == WHOLE
 
 
 def test_missing_keys_of_an_object_are_named_together():

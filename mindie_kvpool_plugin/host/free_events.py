@@ -22,6 +22,11 @@ def subscribe(plugin: KvPoolPlugin) -> None:
     _plugins[id(plugin.infer_context)] = plugin
 
 
+def unsubscribe(plugin: KvPoolPlugin) -> None:
+    """It serves no more."""
+    _plugins.pop(id(plugin.infer_context), None)
+
+
 def subscriber(infer_context: Any) -> KvPoolPlugin | None:
     """The plugin that wants to know, if any."""
     return _plugins.get(id(infer_context))

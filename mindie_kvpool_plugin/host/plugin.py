@@ -22,7 +22,7 @@ import numpy as np
 from mindie_kvpool_plugin.blocks import Adapter, BlockIds, PoolHit, Prompt
 from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
-from mindie_kvpool_plugin.host.free_events import subscribe
+from mindie_kvpool_plugin.host.free_events import subscribe, unsubscribe
 from mindie_kvpool_plugin.host.step_view import NewPrompt
 from mindie_kvpool_plugin.host.worker import PoolWorker, build_worker
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
@@ -235,6 +235,7 @@ class KvPoolPlugin:
         """Finish or give up queued spills and close the pool; the host itself never calls this."""
         worker, self._worker = self._worker, None
         if worker is not None:
+            unsubscribe(self)
             worker.close()
 
     # -- every entry from the host ------------------------------------------------------------------------

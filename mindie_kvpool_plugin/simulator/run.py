@@ -257,6 +257,7 @@ def drive(
 
 def _result(engine: Host, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
     for worker in engine.workers:
+        worker.wait_until_idle()
         drain = getattr(worker.plugin(PLUGIN), "drain", None)
         if drain is not None:
             drain(DRAIN_TIMEOUT_S)

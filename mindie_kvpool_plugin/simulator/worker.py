@@ -82,6 +82,12 @@ class Worker:
         """A plugin's instance, or None."""
         return getattr(self.generator.plugin_manager, name, None)
 
+    def wait_until_idle(self) -> None:
+        """Wait for the batch in flight, whose tokens nobody asks for any more once the engine is idle."""
+        manager = self.generator.plugin_manager
+        if manager.async_inference:
+            manager.input_queue.join()
+
     def close(self) -> None:
         """End its threads; plugins that can be closed are closed."""
         if not self._built.exception():

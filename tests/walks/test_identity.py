@@ -230,12 +230,12 @@ def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool():
 
 
 def test_multimodal_models_are_refused_with_the_reason(tmp_path, monkeypatch):
-    """Tokens do not name the images between them."""
+    """What stands for an image among the tokens is no name of it."""
     host_modules.install()
     from mindie_llm.modeling.model_wrapper import DeviceModelWrapper
 
     monkeypatch.setattr(DeviceModelWrapper, "is_multimodal", True, raising=False)
     path = tmp_path / "pool.json"
     path.write_text('{"kv_pool": {}}', encoding="utf-8")
-    with pytest.raises(HostCompatError, match="multimodal models: a block's tokens do not name its images"):
+    with pytest.raises(HostCompatError, match="multimodal models: for an image MindIE-LLM puts the random name"):
         Engine(EngineConfig(plugins=POOL_PLUGINS, backend="local_dram", pool_file=str(path)))

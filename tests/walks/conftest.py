@@ -41,6 +41,15 @@ def assert_right(result):
     assert (result.corruptions, result.wrong_answers, result.leaked_blocks) == (0, 0, 0)
 
 
+def assert_recomputed(result):
+    """Right though gets failed: what they did not bring was computed, the rest was used."""
+    assert_right(result)
+    assert result.hook_errors == 0
+    assert result.failed_get_blocks > 0
+    assert result.recomputed_blocks > 0
+    assert result.reloaded_blocks > 0
+
+
 def assert_right_so_far(engine):
     assert not engine.oracle.events
     assert engine.leaked_blocks == 0

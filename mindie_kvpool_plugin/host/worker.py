@@ -29,7 +29,7 @@ from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.host.told_lengths import LATE_RANK_TIMEOUT_S, ToldLengths
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.observability.metrics import Counters
-from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
+from mindie_kvpool_plugin.options.pool_file import PoolFile, no_meeting_place, read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 
 _open_workers: weakref.WeakSet[PoolWorker] = weakref.WeakSet()
@@ -241,11 +241,7 @@ def _agreement(mapping: Any, active: Collection[str], pool_file: PoolFile) -> Ag
     if not _are_told(active):
         return Agreement(rank, size, options.agreement, name, options.agreement_timeout_s)
     if options.agreement == "auto" and is_daemons_child():
-        raise ConfigError(
-            f'{pool_file.path}: kv_pool.agreement is "auto", by which the ranks of one server meet; on a prefill node '
-            "with a scheduler per data-parallel rank (distributedEnable) those of all servers have to: set it to "
-            '"tcp://<address of rank 0>:<free port>"'
-        )
+        raise ConfigError(f"{pool_file.path}: {no_meeting_place(options.agreement).told}")
     timeout_s = max(LATE_RANK_TIMEOUT_S, options.agreement_timeout_s)
     return Agreement(rank, size, options.agreement, name, timeout_s, if_broken="this step and the service end")
 

@@ -133,6 +133,16 @@ def no_backend(name: str) -> Problem:
     return Problem("backend", (SECTION,), name, what, f"use one of: {known}")
 
 
+def no_meeting_place(value: str) -> Problem:
+    """What is to be said where ranks of several servers have to meet, and nobody says where."""
+    what = (
+        f"kv_pool.agreement is {shown(value)}, by which the ranks of one server meet; on a prefill node with a "
+        "scheduler per data-parallel rank (distributedEnable) those of all servers have to"
+    )
+    fix = 'set it to "tcp://<address of rank 0>:<free port>", alike on all servers'
+    return Problem("meeting", (SECTION, "agreement"), value, what, fix)
+
+
 def parse(data: bytes) -> Any:
     """The value of a pool file's bytes: JSON as its standard says, and as MindIE-LLM reads it.
 

@@ -10,7 +10,18 @@ from typing import Any, Literal
 from mindie_kvpool_plugin.errors import ConfigError
 
 Kind = Literal[
-    "missing", "unknown", "type", "point", "range", "choice", "form", "direct", "segment", "backend", "payload"
+    "missing",
+    "unknown",
+    "type",
+    "point",
+    "range",
+    "choice",
+    "form",
+    "direct",
+    "segment",
+    "backend",
+    "payload",
+    "meeting",
 ]
 SHOWN_CHARS = 60
 PAYLOAD_FIX = 'remove the option or set "staging": "on"'
@@ -24,7 +35,7 @@ class Problem:
         kind: of the mistake: a key that is missing or unknown; a value of the wrong type, written with a point where an
             integer is due, out of range, none of the choices, or of the wrong form; or options that do not work here
             (``direct``: without ascend direct; ``segment``: too small; ``backend``: not ours; ``payload``: nobody can
-            read the bytes).
+            read the bytes; ``meeting``: ranks of several servers cannot meet there).
         path: keys from the top of the file.
         value: what is there; None when the key is missing.
         what: what is wrong, for people; start-up and check use the same words.

@@ -12,6 +12,7 @@ from mindie_kvpool_plugin.check.rules.modes import active_modes, roles
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
+from mindie_kvpool_plugin.options.pool_file import no_meeting_place
 from mindie_kvpool_plugin.options.problems import Kind
 from mindie_kvpool_plugin.options.records import KvPoolOptions, MooncakeOptions, defaults
 from mindie_kvpool_plugin.options.sizes import parse_size
@@ -112,7 +113,8 @@ def nodes_agree_over_tcp(view: View) -> Iterator[Fault]:
     if view.is_multi_node:
         yield fault(*AT, place=place)
     elif "pd_prefill" in roles(view) and "dp_servers" in active_modes(view):
-        yield fault(*AT, variant="servers", place=place)
+        problem = no_meeting_place("auto")
+        yield fault(*AT, variant="servers", place=place, what=problem.what, fix=problem.fix)
 
 
 @rule(

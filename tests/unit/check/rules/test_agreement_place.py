@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from mindie_kvpool_plugin.check.messages import message
+from mindie_kvpool_plugin.check.messages import hint, message
 from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.situation import Situation
+from mindie_kvpool_plugin.options.pool_file import no_meeting_place
 from tests.check_examples import changed
 
 SERVERS = {"S.inferMode": "dmi", "M.dp": 2, "C.distributedEnable": True}
@@ -36,3 +37,14 @@ def test_ranks_of_several_servers_need_an_address(changes, section, variants, la
     found = [finding for finding in report.findings if finding.code == "KP-06"]
     assert [finding.variant or "" for finding in found] == variants
     assert all("kv_pool.agreement" in message(finding, lang) for finding in found)
+
+
+def test_check_and_start_up_say_it_in_the_same_words(tmp_path):
+    """What the worker raises is what the check shows, message and fix."""
+    pool = tmp_path / "kv_pool.json"
+    pool.write_text('{"kv_pool": {}}')
+    plugin = {"K.backend": "mooncake", "K.configPath": str(pool)}
+    plugin["M.plugin_params"] = '{"plugin_type":"prefix_cache,kv_pool"}'
+    report = check_bytes(json.dumps(changed(plugin | SERVERS)).encode(), "config.json", Situation(env={}))
+    (finding,) = [finding for finding in report.findings if finding.code == "KP-06"]
+    assert f"{message(finding, 'en')}; {hint(finding, 'en')}" == no_meeting_place("auto").told

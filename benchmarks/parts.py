@@ -102,6 +102,7 @@ def plugin(pool, contexts, tensors, *, async_write, is_async=False):
         in_flight=InFlight(),
         device_idle=lambda: True,
         agreement=None,
+        told=None,
         layout=layout,
         block_size=BLOCK_SIZE,
         dp_rank=0,

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 Schema = dict[str, Any]
+
+_FOLDER = Path(__file__).parents[2] / "schemas"
 
 HOST_VERSIONS: dict[str, str] = {
     "3.0.0": "3.0.0",
@@ -39,8 +41,7 @@ def is_before(version: str, other: str) -> bool:
 
 def names() -> list[str]:
     """Names of all shipped schemas, as ``mindie-kvpool schema`` lists them."""
-    folder = resources.files("mindie_kvpool_plugin") / "schemas"
-    return sorted(item.name.removesuffix(".schema.json") for item in folder.iterdir() if item.name.endswith(".json"))
+    return sorted(path.name.removesuffix(".schema.json") for path in _FOLDER.glob("*.json"))
 
 
 def text(name: str) -> str:
@@ -49,8 +50,7 @@ def text(name: str) -> str:
     Raises:
         FileNotFoundError: there is none of that name.
     """
-    folder = resources.files("mindie_kvpool_plugin") / "schemas"
-    return (folder / f"{name}.schema.json").read_text(encoding="utf-8")
+    return (_FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=8)

@@ -13,8 +13,9 @@ Opening and registering raise ``errors.PoolError`` and ``errors.ConfigError``.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
@@ -28,15 +29,25 @@ class Answers(list[bool]):
 
     Attributes:
         trouble: why the call failed, for the log; None when the pool did its work.
+        codes: of each key that failed, what the library answered: few different ones, for counting.
     """
 
-    def __init__(self, answers: Iterable[bool], trouble: str | None = None) -> None:
+    def __init__(self, answers: Iterable[bool], trouble: str | None = None, codes: Sequence[str] = ()) -> None:
         super().__init__(answers)
         self.trouble = trouble
+        self.codes = codes
 
 
 class PoolBackend(ABC):
     """A store of immutable objects, each named completely by its key."""
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds, monotonic: what its calls take, and what they are weighed against, is measured by it.
+
+        Only a pool of the simulator, whose transfers take modelled time, has another one than the machine's.
+        """
+        return time.monotonic
 
     @property
     def put_proof_s(self) -> float:
@@ -79,6 +90,13 @@ class PoolBackend(ABC):
             PoolError: a region was refused.
         """
 
+    def leave(self) -> None:  # noqa: B027 - most pools keep nothing of a process that ends
+        """The process ends now: others are sent to none of its memory any more.
+
+        Called at most once, from a thread of its own, while other calls are in flight; what they read and write stays
+        where it is.  May take as long as the pool's service lets it wait: the process ends meanwhile.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Wait for calls in flight, then let go of everything.  Later calls answer False."""
@@ -96,6 +114,11 @@ class PoolWrapper(PoolBackend):
 
     def __init__(self, inner: PoolBackend) -> None:
         self.inner = inner
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The inner pool's."""
+        return self.inner.clock
 
     @property
     def put_proof_s(self) -> float:
@@ -127,6 +150,10 @@ class PoolWrapper(PoolBackend):
     def register(self, regions: Sequence[Region]) -> None:
         """With the inner pool."""
         self.inner.register(regions)
+
+    def leave(self) -> None:
+        """Take the inner pool's memory out."""
+        self.inner.leave()
 
     def close(self) -> None:
         """Close the inner pool."""

@@ -1,9 +1,8 @@
 """One thread that runs calls for others.
 
-Some callers wait for an answer only so long: a binding's call cannot be interrupted, but run here it may
-take as long as it likes while its caller goes on without it.  Others work beside it and take their call
-back if the thread has not come to it.  One call at a time, in order.  The thread starts with the first
-call and ends with ``close``.
+Its callers wait for an answer only so long: a binding's call cannot be interrupted, but run here it may
+take as long as it likes while its caller goes on without it.  One call at a time, in order.  The thread
+starts with the first call and ends with ``close``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ class Job(Generic[Answer]):
     def __init__(self, run: Callable[[], Answer]) -> None:
         self._run = run
         self._outcome: Answer | Failed | None = None
-        self._taken = threading.Lock()  # by the thread that runs it, or by the caller who takes it back
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -40,17 +38,12 @@ class Job(Generic[Answer]):
             raise self._outcome.error
         return self._outcome
 
-    def take_back(self) -> bool:
-        """Whether the thread has not begun the call, and now never will."""
-        return self._taken.acquire(blocking=False)
-
     def run(self) -> None:
-        """Make the call, unless it was taken back."""
-        if self.take_back():
-            try:
-                self._outcome = attempt(self._run)
-            finally:
-                self._done.release()
+        """Make the call."""
+        try:
+            self._outcome = attempt(self._run)
+        finally:
+            self._done.release()
 
 
 class CallThread:

@@ -4,7 +4,6 @@ import threading
 
 import numpy as np
 
-from mindie_kvpool_plugin.blocks import Region
 from tests.conftest import CAPACITY_BYTES, Memory, wait_until
 
 
@@ -16,7 +15,7 @@ def test_get_returns_the_bytes_put_when_blocks_have_several_segments(pool):
     """A round trip of scattered blocks is exact, also when it takes several pieces."""
     source, target = Memory(40, segments=5).fill(1), Memory(40, segments=5)
     for memory in (source, target):
-        pool.register([Region(memory.bytes.ctypes.data, memory.bytes.nbytes)])
+        pool.register([memory.region])
     assert pool.put(_keys(40), source.buffers) == [True] * 40
     assert pool.get(_keys(40), target.buffers) == [True] * 40
     assert np.array_equal(source.bytes, target.bytes)

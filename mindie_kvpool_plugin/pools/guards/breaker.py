@@ -21,12 +21,14 @@ from __future__ import annotations
 import enum
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.observability.counters import CLOSED, HALF_OPEN, OPEN, Counters
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
-from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
@@ -65,12 +67,21 @@ class State(enum.Enum):
     HALF_OPEN = "half-open"
 
 
+_GAUGE = {State.CLOSED: CLOSED, State.HALF_OPEN: HALF_OPEN, State.OPEN: OPEN}
+
+
 @dataclass(eq=False, slots=True)
 class _Call:
     what: str
     late_s: float  # past this it counts as failed, and nothing is started beside it
     due_s: float  # past this the breaker opens
     is_trial: bool
+    began_s: float
+
+
+class _Trouble(NamedTuple):
+    kind: Literal["raised", "miscounted", "service", "late"]
+    told: str
 
 
 class GuardedPool(PoolWrapper):
@@ -141,12 +152,14 @@ class GuardedPool(PoolWrapper):
         return [False] * count if answers is None else answers
 
     def _run(self, call: _Call, count: int, ask: Callable[[], Sequence[bool]]) -> list[bool]:
-        trouble: str | None = "it did not return"
+        trouble: _Trouble | None = _Trouble("raised", "it did not return")
+        codes: Sequence[str] = ()
         try:
             answers = attempt(ask)
             trouble = _trouble(answers, count)
+            codes = answers.codes if isinstance(answers, Answers) else ()
         finally:
-            self._end(call, trouble)
+            self._end(call, trouble, codes)
         if isinstance(answers, Failed):
             what = f"pool {self._name} raised in {call.what}; the call counts as failed"
             self._log.warning(what, exc_info=answers.error)
@@ -167,18 +180,19 @@ class GuardedPool(PoolWrapper):
             due_s = now + self._policy.slow_call_s + size_bytes / SLOW_BYTES_PER_S
             budget_s = self._policy.lookup_budget_s if what == "exists" else None
             late_s = due_s if budget_s is None else min(due_s, now + budget_s)
-            call = _Call(what, late_s, due_s, is_trial)
+            call = _Call(what, late_s, due_s, is_trial, now)
             self._running.add(call)
             return call
 
-    def _end(self, call: _Call, trouble: str | None) -> None:
+    def _end(self, call: _Call, trouble: _Trouble | None, codes: Sequence[str]) -> None:
         now = time.monotonic()
         with self._lock:
             self._running.discard(call)
             if call.is_trial:
                 self._has_trial = False
             if trouble is None and now > call.late_s:
-                trouble = "its answer came too late"
+                trouble = _Trouble("late", "its answer came too late")
+            self._count(call, now - call.began_s, trouble, codes)
             if now > call.due_s:
                 self._open(f"{call.what} took {now - call.due_s:.1f} s longer than allowed", now, call.is_trial)
             elif trouble is None:
@@ -189,7 +203,16 @@ class GuardedPool(PoolWrapper):
                 self._failed_in_a_row += 1
                 if call.is_trial or self._failed_in_a_row >= self._policy.failures:
                     times = "the trial" if call.is_trial else f"{self._failed_in_a_row} calls in a row"
-                    self._open(f"{times} failed, the last one {call.what}: {trouble}", now, call.is_trial)
+                    self._open(f"{times} failed, the last one {call.what}: {trouble.told}", now, call.is_trial)
+
+    def _count(self, call: _Call, took_s: float, trouble: _Trouble | None, codes: Sequence[str]) -> None:
+        counters = self._counters
+        times = {"exists": counters.exists_seconds, "get": counters.get_seconds, "put": counters.put_seconds}
+        times[call.what].add(took_s)
+        if trouble is not None:
+            _add(counters.pool_failures, (call.what, trouble.kind), 1)
+        for code, times_told in Counter(codes).items():
+            _add(counters.pool_errors, (call.what, code), times_told)
 
     def _is_late(self, now: float) -> bool:
         return any(now > call.late_s for call in tuple(self._running))
@@ -211,15 +234,19 @@ class GuardedPool(PoolWrapper):
                 reason,
                 self._retry_s,
             )
-        self.state = State.OPEN
+        self._turn(State.OPEN)
         if self._prober is None and not self._closing.is_set():
             self._prober = threading.Thread(target=self._probe, name="kvpool-probe", daemon=True)
             self._prober.start()
 
     def _close_again(self, now: float) -> None:
-        self.state = State.CLOSED
+        self._turn(State.CLOSED)
         self._retry_s = self._policy.retry_s
         logger.warning("pool %s: works again after %.1f s", self._name, now - self._opened_s)
+
+    def _turn(self, state: State) -> None:
+        self.state = state
+        self._counters.breaker_state = _GAUGE[state]
 
     def _probe(self) -> None:
         """Ask the backend for one key until it answers; then leave the rest to the next call."""
@@ -231,7 +258,7 @@ class GuardedPool(PoolWrapper):
                 continue
             if self._answers_in_time():
                 with self._lock:
-                    self.state = State.HALF_OPEN
+                    self._turn(State.HALF_OPEN)
                     self._failed_in_a_row = 0
                     self._prober = None
                 return
@@ -245,10 +272,15 @@ class GuardedPool(PoolWrapper):
         return _trouble(answers, 1) is None and time.monotonic() - began <= bound_s
 
 
-def _trouble(answers: Sequence[bool] | Failed, count: int) -> str | None:
+def _trouble(answers: Sequence[bool] | Failed, count: int) -> _Trouble | None:
     """Why a call failed, or None."""
     if isinstance(answers, Failed):
-        return f"it raised {answers.error!r}"
+        return _Trouble("raised", f"it raised {answers.error!r}")
     if len(answers) != count:
-        return "it answered another number of keys"
-    return answers.trouble if isinstance(answers, Answers) else None
+        return _Trouble("miscounted", "it answered another number of keys")
+    told = answers.trouble if isinstance(answers, Answers) else None
+    return None if told is None else _Trouble("service", told)
+
+
+def _add(counts: dict[tuple[str, str], int], key: tuple[str, str], more: int) -> None:
+    counts[key] = counts.get(key, 0) + more

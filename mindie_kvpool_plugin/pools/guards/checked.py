@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.log import RateLimited
-from mindie_kvpool_plugin.observability.metrics import Counters
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
 
 CHECKSUM_BYTES = 16

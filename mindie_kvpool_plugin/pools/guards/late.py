@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
@@ -57,13 +58,21 @@ class LatePool(PoolWrapper):
         open_pool: opens it; raises PoolError when it cannot be had now, ConfigError when it never can.
         name: for the log.
         first_retry_s: seconds to the second attempt.
+        counters: where it is told whether there is a pool.
 
     Raises:
         ConfigError: from ``open_pool``.
     """
 
-    def __init__(self, open_pool: Callable[[], PoolBackend], name: str, first_retry_s: float = FIRST_RETRY_S) -> None:
+    def __init__(
+        self,
+        open_pool: Callable[[], PoolBackend],
+        name: str,
+        first_retry_s: float = FIRST_RETRY_S,
+        counters: Counters | None = None,
+    ) -> None:
         super().__init__(NO_POOL)
+        self._counters = counters or Counters()
         self._open_pool = open_pool
         self._name = name
         self._first_retry_s = first_retry_s
@@ -98,6 +107,7 @@ class LatePool(PoolWrapper):
         inner.close()
 
     def _try_later(self, error: PoolError) -> None:
+        self._counters.pool_is_open = 0
         logger.error(
             "running without the pool (on_pool_unavailable is run_without), next attempt in %.0f s: %s",
             self._first_retry_s,
@@ -124,6 +134,7 @@ class LatePool(PoolWrapper):
                     new = self._regions[done:]
                     if not new:
                         self.inner = pool
+                        self._counters.pool_is_open = 1
                         return
                 pool.register(new)
                 done += len(new)

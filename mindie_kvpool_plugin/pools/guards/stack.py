@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend, Role
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
@@ -36,7 +36,10 @@ def guarded(
     is_checked = options.verify_payload and role == "worker"
     if is_checked:
         load_hash()  # before a pool is opened that nobody would close
-    pool = LatePool(open_pool, name) if options.on_pool_unavailable == "run_without" else open_pool()
+    if options.on_pool_unavailable == "run_without":
+        pool: PoolBackend = LatePool(open_pool, name, counters=counters)
+    else:
+        pool = open_pool()
     policy = BreakerPolicy(
         failures=options.breaker_failures,
         slow_call_s=options.breaker_slow_call_s,

@@ -22,7 +22,7 @@ from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.native import native
 from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.options.records import LocalDramOptions
-from mindie_kvpool_plugin.pools.base import PoolBackend, Role
+from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
 from mindie_kvpool_plugin.pools.local_dram.slabs import Slabs, Slot
 
 SMALL_BYTES = 1024  # an alias has 16 bytes; such values are not worth a slab
@@ -122,7 +122,7 @@ class LocalDram(PoolBackend):
                 for row, value in new.items():
                     self._objects[keys[row]] = value
                     self._incoming.discard(keys[row])
-        return stored
+        return Answers(stored, codes=["no_space"] * stored.count(False))
 
     def get(self, keys: Sequence[str], buffers: Buffers) -> list[bool]:
         """Copy out; a key that is found becomes the most recent."""
@@ -142,7 +142,8 @@ class LocalDram(PoolBackend):
                     value.readers -= 1
                     if value.is_dropped and not value.readers:
                         self._give_back(value)
-        return [row in found for row in range(len(keys))]
+        answers = [row in found for row in range(len(keys))]
+        return Answers(answers, codes=["not_found"] * answers.count(False))
 
     def register(self, regions: Sequence[Region]) -> None:
         """Nothing to do: memcpy reaches all of this process."""

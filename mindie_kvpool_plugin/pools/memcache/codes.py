@@ -48,6 +48,27 @@ _MEANING: Final = {
 }
 
 
+_NAME: Final = {
+    NOT_OPEN: "not_open",
+    WRONG_LENGTH: "wrong_length",
+    BAD_KEY: "bad_key",
+}
+"""What our own codes are counted as."""
+
+
+def label(code: int) -> str:
+    """What a code is counted as: itself if its meaning is known, else one of few words."""
+    if code in _NAME or code not in _MEANING:
+        return _NAME.get(code, "size" if code > 0 else "other")
+    return str(code)
+
+
+def labels() -> dict[str, str]:
+    """Everything that ``label`` says, with what it means."""
+    known = {label(code): text for code, text in _MEANING.items()}
+    return known | {"other": "a code without a known meaning", "size": "another number than success"}
+
+
 def meaning(code: int) -> str:
     """The code with its meaning, for a log line or an error."""
     known = _MEANING.get(code)

@@ -129,7 +129,8 @@ class MemcachePool(PoolBackend):
             answers[row] = code
         if answers.count(good) < len(answers):
             _note(what, answers, good)
-        return Answers([code == good for code in answers], codes.trouble(answers, good))
+        failed = [codes.label(code) for code in answers if code != good and (code < 0 or what != "exists")]
+        return Answers([code == good for code in answers], codes.trouble(answers, good), failed)
 
 
 class _Places:

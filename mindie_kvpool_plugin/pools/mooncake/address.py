@@ -19,7 +19,7 @@ from typing import Any
 
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.observability.log import logger
-from mindie_kvpool_plugin.options.mooncake import master_addresses, split_hostname
+from mindie_kvpool_plugin.options.mooncake import joined, master_addresses, split_hostname
 from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake.limits import P2P_HANDSHAKE
 
@@ -84,6 +84,8 @@ def look_up(host: str, port: int | None) -> list[Any]:
             result.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
             result.append(error)
+        except ValueError:  # the codec for names, not the resolver
+            result.append(OSError("a part of the name between dots is empty or longer than 63 letters"))
 
     thread = threading.Thread(target=run, name="kvpool-resolve", daemon=True)
     thread.start()
@@ -92,6 +94,16 @@ def look_up(host: str, port: int | None) -> list[Any]:
     if isinstance(answer, OSError):
         raise answer
     return answer
+
+
+def is_here(host: str) -> bool:
+    """Whether an address or a name is this machine's own."""
+    with contextlib.suppress(OSError):
+        family, _, _, _, found = look_up(host, None)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.bind((found[0], 0))
+            return True
+    return False
 
 
 def listening_ports(process: int | str = "self") -> frozenset[int]:
@@ -137,7 +149,7 @@ def claim_name(options: MooncakeOptions, place: str, *, any_port: bool) -> tuple
     else:
         holder = _bind_free(family, address[0])
         port = holder.getsockname()[1]
-    name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    name = joined(host, port)
     if options.metadata_server == P2P_HANDSHAKE:
         return name, holder
     holder.close()  # with a metadata service Mooncake listens on this port itself

@@ -24,6 +24,7 @@ from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import KvPoolError, PoolError
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
+from mindie_kvpool_plugin.pools.mooncake import segments
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
 from mindie_kvpool_plugin.pools.mooncake.limits import MAX_REGIONS, STUCK_TRANSFER_S
@@ -33,6 +34,7 @@ Store: TypeAlias = Any
 
 DRAIN_S = 2.0  # an ordinary call returns well within; a wedged one can sit in the store for 60 s
 CLOSE_WAIT_S = STUCK_TRANSFER_S + 5.0
+GRACE_S = 1  # the shortest there is: with none Mooncake would free memory that others may be reading
 REPLACE_INTERVAL_S = 60.0  # a replacement that did not help will not help at once again
 
 
@@ -49,6 +51,7 @@ class Connection:
         port_holder: keeps the port of the name ours while the client lives; None if the client does.
         in_flight: calls that are inside the binding now.
         is_retired: lent to no new call; closed when the last call returns.
+        segment_ids: of the memory it gave to the pool, if that was mounted apart (``segments``) and has not left.
     """
 
     store: Store
@@ -58,6 +61,7 @@ class Connection:
     port_holder: socket.socket | None = None
     in_flight: int = 0
     is_retired: bool = False
+    segment_ids: tuple[str, ...] = ()
 
 
 class MooncakeClient:
@@ -99,6 +103,10 @@ class MooncakeClient:
             if connection is not None:
                 self._give_back(connection)
 
+    def is_current(self, connection: Connection) -> bool:
+        """Whether it is still the one that is lent; whoever holds another one should give it back soon."""
+        return self._current is connection
+
     def register(self, regions: Sequence[Region]) -> None:
         """Register each region once, and again with every client that replaces this one.
 
@@ -129,6 +137,22 @@ class MooncakeClient:
             self._replacer = threading.Thread(target=self._replace, args=(old,), name="kvpool-mooncake", daemon=True)
             self._replacer.start()  # under the lock: close() must not find it unstarted
         logger.warning("%s: replacing the Mooncake client; what this process held in the pool is lost", why)
+
+    def leave(self) -> None:
+        """Take this process's memory out of the pool; calls in flight go on, and so does the client."""
+        with self.lent() as connection:
+            if connection is None or not connection.segment_ids:
+                return
+            ids, connection.segment_ids = connection.segment_ids, ()
+            code = segments.unmount(connection.store, ids, GRACE_S)
+        if code == 0:
+            logger.info("the memory of %s leaves the pool; in %d s it is forgotten there", connection.name, GRACE_S)
+        else:
+            logger.warning(
+                "the memory of %s could not be taken out of the pool (%s); it is listed until the master's client_ttl",
+                connection.name,
+                meaning(code),
+            )
 
     def close(self) -> None:
         """Wait for calls in flight, then close.  Later calls are lent nothing; idempotent."""

@@ -10,6 +10,7 @@ NOT_FOUND: Final = -704
 TRANSFER_FAILED: Final = -800
 RPC_FAILED: Final = -900
 RPC_TIMEOUT: Final = -901
+NO_OFFLOAD: Final = -1300
 
 # ours, far outside Mooncake's range: one code per key also for a call that gave none
 NOT_OPEN: Final = -1_000_001
@@ -20,6 +21,9 @@ SILENT_PEER: Final = -1_000_006
 
 EVERYDAY: Final = frozenset({NOT_FOUND, NO_SPACE, NOT_OPEN, SILENT_PEER})
 """Evicted since the lookup, full, closed, or told once per peer (``peers``).  Not worth a warning."""
+
+GONE: Final = frozenset({0, NOT_FOUND})
+"""What a removal answers when the key is not there afterwards."""
 
 SERVICE_FAILED: Final = frozenset({NO_TURN, RPC_FAILED, RPC_TIMEOUT, WRONG_LENGTH})
 """The master or the client failed, whatever the key."""
@@ -39,6 +43,7 @@ _MEANING: Final = {
     -801: "checksum mismatch",
     RPC_FAILED: "the master does not answer",
     RPC_TIMEOUT: "the master answers too late",
+    NO_OFFLOAD: "the master runs without --enable_offload",
     -1700: "tenant quota exceeded",
     -1701: "tenant not registered",
     NOT_OPEN: "pool not open",
@@ -47,6 +52,29 @@ _MEANING: Final = {
     GIVEN_UP: "given up with the call",
     SILENT_PEER: "its peer does not answer",
 }
+
+
+_NAME: Final = {
+    NOT_OPEN: "not_open",
+    NO_TURN: "no_turn",
+    WRONG_LENGTH: "wrong_length",
+    GIVEN_UP: "given_up",
+    SILENT_PEER: "silent_peer",
+}
+"""What our own codes are counted as."""
+
+
+def label(code: int) -> str:
+    """What a code is counted as: itself if its meaning is known, else one of few words."""
+    if code in _NAME or code not in _MEANING:
+        return _NAME.get(code, "size" if code > 0 else "other")
+    return str(code)
+
+
+def labels() -> dict[str, str]:
+    """Everything that ``label`` says, with what it means."""
+    known = {label(code): text for code, text in _MEANING.items()}
+    return known | {"other": "a code without a known meaning", "size": "another size than was asked for"}
 
 
 def meaning(code: int) -> str:

@@ -1,4 +1,4 @@
-"""What all transfers of one pool share: the client, its helper threads, and what is known about its peers."""
+"""What all transfers of one pool share: the client, and what is known about its peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Literal
 from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
-from mindie_kvpool_plugin.pools.mooncake.lanes import Lanes
 from mindie_kvpool_plugin.pools.mooncake.limits import P2P_HANDSHAKE
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 from mindie_kvpool_plugin.pools.mooncake.places import Places
@@ -24,7 +23,6 @@ class Link:
         client: the life of the connection.
         places: where its objects lie.
         watch: which peers it may have lost.
-        lanes: the helper threads of puts and of gets.
         max_slices: in one piece.
         is_tcp: the transport with queues, whose peers may hang or be lost.
         has_segment: this process owns a part of the pool.
@@ -38,7 +36,6 @@ class Link:
         self.client = client
         self.places = Places(client, Peers() if options.metadata_server == P2P_HANDSHAKE else None)
         self.watch = WedgeWatch()
-        self.lanes = {"put": Lanes("kvpool-put"), "get": Lanes("kvpool-get")}
         self.max_slices = options.max_slices_in_flight
         self.is_tcp = options.protocol == "tcp"
         self.has_segment = options.global_segment_size > 0
@@ -66,6 +63,4 @@ class Link:
 
     def close(self) -> None:
         """Wait for calls in flight, then close the client."""
-        for lanes in self.lanes.values():
-            lanes.close()
         self.client.close()

@@ -6,7 +6,8 @@ the master lists its keys until ``client_ttl`` is over.  So a peer of which noth
 asked first.  The question is empty: connect, send nothing, close our half; whoever reads there hangs up
 in turn, 0.1 ms later on the same machine.
 
-Called by step and spill threads; all state under ``_lock``, which is not held while peers are waited for.
+Called by step and spill threads; who hangs is asked again on a thread of its own.  All state is under ``_lock``, which
+is not held while peers are waited for.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.options.mooncake import split_hostname
-from mindie_kvpool_plugin.pools.mooncake.address import look_up
+from mindie_kvpool_plugin.pools.mooncake.address import is_here, look_up
 from mindie_kvpool_plugin.pools.mooncake.limits import FORGOTTEN_S
 
 ANSWER_TIMEOUT_S = 0.8  # for all peers of one question together; a get may ask twice
@@ -59,7 +60,8 @@ class Peers:
     def not_answering(self, peers: Iterable[str]) -> set[str]:
         """Those of the peers that are silent, gone or could not be asked; asks where it is not known.
 
-        That takes ``ANSWER_TIMEOUT_S`` at most, and the first time the look-up of names.
+        That takes ``ANSWER_TIMEOUT_S`` at most, and the first time the look-up of names.  Who did not answer the last
+        time is asked again beside the caller, who does not wait for one that most likely still hangs.
 
         Args:
             peers: ``host:port`` as the pool's replica descriptors give it.
@@ -67,15 +69,26 @@ class Peers:
         now = time.monotonic()
         wanted = set(peers)
         with self._lock:
-            unsure = [peer for peer in wanted if peer not in self._known or now >= self._known[peer].until_s]
-        found: dict[str, Verdict] = {}
+            due = [peer for peer in wanted if peer not in self._known or now >= self._known[peer].until_s]
+            again = [peer for peer in due if peer in self._known and self._known[peer].verdict != "answers"]
+            for peer in again:  # by one thread at a time
+                self._known[peer] = replace(self._known[peer], until_s=now + SILENT_FOR_S)
         # out of file descriptors or threads: who is known is believed, nobody is met for the first time
+        with contextlib.suppress(RuntimeError):
+            if again:
+                threading.Thread(target=self._ask, args=(again,), name="kvpool-peers", daemon=True).start()
+        self._ask([peer for peer in due if peer not in again], is_first=True)
+        with self._lock:
+            return {peer for peer in wanted if peer not in self._known or self._known[peer].verdict != "answers"}
+
+    def _ask(self, peers: Sequence[str], *, is_first: bool = False) -> None:
+        found: dict[str, Verdict] = {}
         with contextlib.suppress(OSError, RuntimeError):
-            found = ask(unsure, ANSWER_TIMEOUT_S) if unsure else {}
+            found = ask(peers, ANSWER_TIMEOUT_S) if peers else {}
         with self._lock:
             for peer, verdict in found.items():
-                self._note(peer, verdict)
-            return {peer for peer in wanted if peer not in self._known or self._known[peer].verdict != "answers"}
+                if is_first or peer in self._known:  # one that was forgotten meanwhile is not met anew
+                    self._note(peer, verdict)
 
     def any_is_silent(self) -> bool:
         """Whether the master may still place blocks with a known peer on which a transfer would hang."""
@@ -88,6 +101,21 @@ class Peers:
         self.not_answering(peers)
         with self._lock:
             return any(known.verdict == "silent" for known in self._known.values())
+
+    def is_dead(self, peer: str) -> bool:
+        """Whether it is known to be gone for good: nobody listens there, and it was a process of this machine.
+
+        Of another machine that is not known: what refuses us may let others in.
+        """
+        with self._lock:
+            known = self._known.get(peer)
+        if known is None or known.verdict != "gone":
+            return False
+        try:
+            address = _address_of(peer)[4][0]  # looked up when it was asked: no name is resolved here
+        except (OSError, ConfigError):
+            return False
+        return is_here(address)
 
     def _note(self, peer: str, verdict: Verdict) -> None:
         now = time.monotonic()

@@ -1,8 +1,8 @@
 """Where objects lie, asked before they are moved: at home, with a peer that answers, or with one that does not.
 
 Home is this process's own segment: Mooncake copies memory there, which cannot hang and fills no queue.
-The question is one more call to the master, about 80 us and 2 us per key; ``transfer`` asks it for a few
-keys at a time, while others are on their way.
+The question is one more call to the master, about 80 us and 2 us per key; ``transfer`` asks it before it
+moves anything.
 """
 
 from __future__ import annotations
@@ -87,14 +87,31 @@ class Places:
         """``host:port`` of each object's memory; None if the pool does not say."""
         with self._client.lent() as connection:
             found = {} if connection is None else connection.store.batch_get_replica_desc(names)
-            return [_endpoint(found.get(name, ())) for name in names]
+            return [endpoint(found.get(name, ())) for name in names]
+
+    def forget(self, names: list[str]) -> None:
+        """Take objects out of the pool whose memory was that of a process of this machine, and is gone.
+
+        Until the master misses that process they exist, so that nobody can store them anew: each of them would be
+        promised and recomputed again and again.  What has another copy stays.
+        """
+        with self._client.lent() as connection:
+            if connection is None or self._peers is None:
+                return
+            found = connection.store.batch_get_replica_desc(names)
+            only = {name: endpoint(found[name]) for name in names if len(found.get(name, ())) == 1}
+            gone = {place for place in set(only.values()) if place is not None and self._peers.is_dead(place)}
+            dead = [name for name, place in only.items() if place in gone]
+            if dead:
+                connection.store.batch_remove(dead, True)  # also those on which a lookup took a lease
 
     def _home(self) -> frozenset[str]:
         with self._client.lent() as connection:
             return frozenset() if connection is None else connection.endpoints
 
 
-def _endpoint(replicas: Sequence[Any]) -> str | None:
+def endpoint(replicas: Sequence[Any]) -> str | None:
+    """``host:port`` where an object's memory is, of its replica descriptors; None if none is in memory."""
     for replica in replicas:
         if replica.is_memory_replica():
             return str(replica.get_memory_descriptor().buffer_descriptor.transport_endpoint)

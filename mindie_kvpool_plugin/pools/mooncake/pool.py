@@ -20,7 +20,7 @@ from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, Role
-from mindie_kvpool_plugin.pools.mooncake import codes, start
+from mindie_kvpool_plugin.pools.mooncake import codes, leftovers, start
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
 from mindie_kvpool_plugin.pools.mooncake.link import Link
 from mindie_kvpool_plugin.pools.mooncake.transfer import CodeByRow, Get, Put
@@ -45,6 +45,8 @@ def open_pool(options: MooncakeOptions, pool_file: PoolFile, role: Role) -> Moon
     client = MooncakeClient(
         lambda is_replacement: start.connect(library, options, role, place, is_replacement=is_replacement)
     )
+    if role == "scheduler":
+        leftovers.watch(options)  # an engine has one, and many workers
     return MooncakePool(client, options, library.ReplicateConfig)
 
 
@@ -75,12 +77,13 @@ class MooncakePool(PoolBackend):
             return Answers([True] * len(answers))
         if min(answers) < 0:
             _note("exists", [code for code in answers if code < 0])
-        return Answers([code == 1 for code in answers], codes.trouble(answers))
+        failed = [codes.label(code) for code in answers if code < 0]
+        return Answers([code == 1 for code in answers], codes.trouble(answers), failed)
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
         """Write to this process's segment if it has one and there is space, else where the master says."""
         if self.link.is_tcp and not self.link.places.are_safe_for_puts():
-            return Answers([False] * len(keys))
+            return Answers([False] * len(keys), codes=[codes.label(codes.SILENT_PEER)] * len(keys))
         code_by_row: CodeByRow = {}
         rows = list(range(len(keys)))
         for attempt in range(1 + NO_SPACE_RETRIES):
@@ -109,6 +112,10 @@ class MooncakePool(PoolBackend):
         """Register each region once; call before the first put or get, the Ascend transport needs it so."""
         self.link.client.register(regions)
 
+    def leave(self) -> None:
+        """Take this process's segment out of the pool with one question to the master."""
+        self.link.client.leave()
+
     def close(self) -> None:
         """Wait for calls in flight, then close the client; this process's segment leaves the pool."""
         self.link.close()
@@ -122,8 +129,10 @@ def _answers(what: str, answers: list[int], good: int) -> Answers:
     """One bool per code; the others are told."""
     if answers.count(good) == len(answers):
         return Answers([True] * len(answers))
-    _note(what, [code for code in answers if code != good])
-    return Answers([code == good for code in answers], codes.trouble(answers))
+    failed = [code for code in answers if code != good]
+    _note(what, failed)
+    told = [codes.label(code) for code in failed]
+    return Answers([code == good for code in answers], codes.trouble(answers), told)
 
 
 def _note(what: str, failures: list[int]) -> None:

@@ -11,9 +11,9 @@ import contextlib
 import dataclasses
 import importlib
 import os
-import re
 import socket
 import time
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mindie_kvpool_plugin.options.problems import raise_first
 from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.base import Role
+from mindie_kvpool_plugin.pools.mooncake import segments
 from mindie_kvpool_plugin.pools.mooncake.address import (
     claim_name,
     listening_ports,
@@ -32,23 +33,26 @@ from mindie_kvpool_plugin.pools.mooncake.address import (
 from mindie_kvpool_plugin.pools.mooncake.client import Connection
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
+from mindie_kvpool_plugin.pools.mooncake.programs import missing_library
 
 CALLS = (
     "batch_get_into_multi_buffers",
     "batch_get_replica_desc",
     "batch_is_exist",
     "batch_put_from_multi_buffers",
+    "batch_remove",
     "close",
     "register_buffer",
     "setup",
 )
 """What is called of the binding's client; Mooncake renames and adds between versions."""
 
+WHEELS = ("mooncake-transfer-engine-npu", "mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")
+"""All of them own the package ``mooncake``, so that only one may be installed."""
+
 RDMA_DEVICES = "/sys/class/infiniband"  # RoCE devices are listed here too
 
-_MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
-_DEBIAN_PACKAGES = {"libibverbs.so": "libibverbs1", "libcurl.so": "libcurl4", "libnuma.so": "libnuma1"}
-_CANN_LIBRARIES = ("libascendcl", "libllm_datadist", "libmetadef", "libhccl")
+FORCE_TCP = "MC_FORCE_TCP"
 
 
 def check_options(options: MooncakeOptions, place: str, role: Role) -> None:
@@ -84,6 +88,28 @@ def has_rdma_device() -> bool:
         return False
 
 
+@contextlib.contextmanager
+def transport_of(protocol: str) -> Iterator[None]:
+    """Around a ``setup``: with tcp no other transport is opened beside it, with ascend nothing keeps its own out.
+
+    The NPU wheel opens the Ascend transport for every client, also for one of tcp.  Without an NPU of its thread, as
+    in the scheduler's process, that ends ``setup`` with -600 (seen with the wheel on an emulated runtime).  The
+    variable is read there and taken back, since workers are started with this process's environment.
+    """
+    before = os.environ.get(FORCE_TCP)
+    if protocol == "tcp":
+        os.environ[FORCE_TCP] = "1"
+    elif protocol == "ascend":
+        os.environ.pop(FORCE_TCP, None)
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(FORCE_TCP, None)
+        else:
+            os.environ[FORCE_TCP] = before
+
+
 def load_library() -> Any:
     """The module ``mooncake.store``.
 
@@ -112,25 +138,19 @@ def load_library() -> Any:
 
 
 def _loader_hint(error: ImportError) -> str:
-    match = _MISSING_LIBRARY.search(str(error))
-    if match is None:
-        return f"{error}; the wheel may need a newer glibc than this system's (the npu wheel: 2.35)"
-    library = match[1]
-    package = next((p for name, p in _DEBIAN_PACKAGES.items() if library.startswith(name)), None)
-    if package is not None:
-        return f"the shared library {library} is missing; apt install {package} (or your system's equivalent)"
-    if library.startswith(_CANN_LIBRARIES):
-        return f"the shared library {library} is missing; source CANN's set_env.sh before the service starts"
-    return f"the shared library {library} is missing; install it or put its folder on LD_LIBRARY_PATH"
+    known = missing_library(str(error))
+    return known or f"{error}; the wheel may need a newer glibc than this system's (the npu wheel: 2.35)"
+
+
+def installed_wheels(folder: str | None = None) -> dict[str, str]:
+    """Mooncake's wheels, name -> version, in a folder of packages or for this interpreter."""
+    where: Any = {"path": [folder]} if folder else {}
+    found = {name: list(metadata.distributions(name=name, **where)) for name in WHEELS}
+    return {name: each[0].version for name, each in found.items() if each}
 
 
 def _installed() -> str:
-    names = ("mooncake-transfer-engine-npu", "mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")
-    found = []
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found.append(f"{name} {metadata.version(name)}")
-    return ", ".join(found) or "not by pip"
+    return ", ".join(f"{name} {version}" for name, version in installed_wheels().items()) or "not by pip"
 
 
 def set_environment(options: MooncakeOptions) -> None:
@@ -161,30 +181,40 @@ def connect(library: Any, options: MooncakeOptions, role: Role, place: str, *, i
     probe_master(options, f"{place}.master_server_address")
     name, holder = claim_name(options, f"{place}.local_hostname", any_port=is_replacement)
     is_worker = role == "worker"
+    segment_bytes = options.global_segment_size if is_worker else 0
     store = library.MooncakeDistributedStore()
+    is_apart = segments.can_mount(store, segment_bytes, options.protocol)
+    # exists() is answered by the master alone: a scheduler needs neither NPU nor RDMA device
+    protocol = options.protocol if is_worker else "tcp"
     others = listening_ports()
     started = time.monotonic()
-    code = attempt(
-        lambda: store.setup(
-            name,
-            options.metadata_server,
-            options.global_segment_size if is_worker else 0,
-            options.local_buffer_size if is_worker else 0,
-            # exists() is answered by the master alone: a scheduler needs neither NPU nor RDMA device
-            options.protocol if is_worker else "tcp",
-            options.device_name if is_worker else "",
-            options.master_server_address,
+    with transport_of(protocol):
+        code = attempt(
+            lambda: store.setup(
+                name,
+                options.metadata_server,
+                0 if is_apart else segment_bytes,
+                options.local_buffer_size if is_worker else 0,
+                protocol,
+                options.device_name if is_worker else "",
+                options.master_server_address,
+            )
         )
-    )
     if code != 0:
         _let_go(holder)
         if isinstance(code, Failed):
             raise PoolError(f"{place}: Mooncake's setup of the client {name} raised {code.error!r}") from code.error
         raise PoolError(_setup_failed(code, time.monotonic() - started, options, place, name))
+    try:
+        ids = segments.mount(store, name, segment_bytes, options.protocol, place) if is_apart and segment_bytes else ()
+    except PoolError:
+        store.close()
+        _let_go(holder)
+        raise
     host = name.rpartition(":")[0]
     ports = listening_ports() - others if _copies_at_home() else ()
     endpoints = frozenset(f"{host}:{port}" for port in ports)
-    return Connection(store, name, SliceGate(options.max_slices_in_flight), endpoints, holder)
+    return Connection(store, name, SliceGate(options.max_slices_in_flight), endpoints, holder, segment_ids=ids)
 
 
 def _copies_at_home() -> bool:
@@ -202,7 +232,7 @@ def _setup_failed(code: int, took_s: float, options: MooncakeOptions, place: str
     if took_s >= options.rpc_timeout_s * 0.8:
         return text + (
             f"{options.master_server_address} (master_server_address) accepts connections but does not answer as "
-            "mooncake_master; is it the metrics port, or another service? Give its --rpc_port"
+            "mooncake_master; does it hang, or is it the metrics port, or another service? Give its --rpc_port"
         )
     return text + (
         f'protocol "{options.protocol}" may not be in the installed wheel ({_installed()}; ascend needs '

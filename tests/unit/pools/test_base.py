@@ -1,8 +1,10 @@
 """What wraps a pool says of it what the pool says of itself."""
 
+import time
+
 import pytest
 
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.guards.checked import CheckedPool
@@ -14,6 +16,7 @@ from tests.contract.conftest import UnderPrefix
 class Peculiar(PoolBackend):
     """A pool whose figures are nobody's default."""
 
+    clock = time.perf_counter
     put_proof_s = 7.0
     answer_proof_s = 3.0
     is_available = False

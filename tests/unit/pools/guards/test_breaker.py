@@ -6,7 +6,7 @@ import time
 import pytest
 
 from mindie_kvpool_plugin.assemble import open_scheduler_pool, open_worker_pool
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import Answers, PoolBackend
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool, State
 from tests.conftest import Memory, mooncake_keys, wait_until, write_pool_file

@@ -7,7 +7,7 @@ import pytest
 
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import Answers
 from mindie_kvpool_plugin.pools.guards import checked
 from mindie_kvpool_plugin.pools.guards.checked import CheckedPool

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from mindie_kvpool_plugin.errors import ConfigError, PoolError
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolWrapper
 from mindie_kvpool_plugin.pools.guards.stack import guarded

@@ -93,17 +93,23 @@ def test_slabs_are_bounded_and_cut_anew_when_empty():
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=st.lists(st.integers(1, 6000), min_size=1, max_size=4), offset=st.integers(0, 130))
-def test_any_size_at_any_address_is_copied_exactly(sizes, offset):
-    """Segments on no boundary come back exact, and no byte beside them changes."""
-    room = offset + sum(sizes) + 64
+@given(
+    sizes=st.lists(st.integers(1, 12_000), min_size=1, max_size=4),
+    offset=st.integers(0, 130),
+    num_blocks=st.integers(1, 3),
+)
+def test_any_size_at_any_address_is_copied_exactly(sizes, offset, num_blocks):
+    """Segments on no boundary, one behind the other, come back exact, and no byte beside them changes."""
+    room = offset + num_blocks * sum(sizes) + 64
     source = np.random.default_rng(0).integers(1, 256, room, dtype=np.uint8)
     target = np.zeros(room, dtype=np.uint8)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) + offset
-    pool = LocalDram(64 * KIB)
-    lengths = np.array(sizes, dtype=np.int64)
-    assert pool.put(["a"], Buffers(source.ctypes.data + starts[None, :], lengths)) == [True]
-    assert pool.get(["a"], Buffers(target.ctypes.data + starts[None, :], lengths)) == [True]
+    lengths = np.array(sizes * num_blocks, dtype=np.int64)
+    starts = (np.cumsum(lengths) - lengths + offset).reshape(num_blocks, len(sizes))
+    pool = LocalDram(256 * KIB)
+    keys = [str(number) for number in range(num_blocks)]
+    sizes = np.array(sizes, dtype=np.int64)
+    assert pool.put(keys, Buffers(source.ctypes.data + starts, sizes)) == [True] * num_blocks
+    assert pool.get(keys, Buffers(target.ctypes.data + starts, sizes)) == [True] * num_blocks
     assert np.array_equal(target[offset:-64], source[offset:-64])
     assert not target[:offset].any()
     assert not target[-64:].any()

@@ -1,10 +1,11 @@
 """MemCache's codes and directions become one bool per key, and a pool in trouble is told from one that is full."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.blocks import Region
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import Answers
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool, State
 from mindie_kvpool_plugin.pools.memcache import codes
@@ -48,7 +49,7 @@ def test_keys_of_a_wrong_length_fail_alone(open_memcache):
 def test_host_memory_is_copied_in_the_hosts_directions(open_memcache):
     """3 and 2: what staging buffers and a cache in host memory need."""
     pool, memory = open_memcache(), Memory(2).fill(2)
-    pool.register([Region(memory.bytes.ctypes.data, memory.bytes.nbytes)])
+    pool.register([memory.region])
     assert pool.put(["a", "b"], memory.buffers) == [True] * 2
     assert pool.get(["a", "b"], memory.buffers) == [True] * 2
     assert loaded().calls == [("put", H2G), ("get", G2H)]
@@ -58,8 +59,8 @@ def test_device_memory_is_copied_in_the_devices_directions(open_memcache):
     """0 and 1 for regions that are an NPU's, whatever else is registered."""
     pool, device, host = open_memcache(), Memory(2).fill(3), Memory(2).fill(4)
     for memory, is_device in ((host, False), (device, True)):
-        pool.register([Region(memory.bytes.ctypes.data, memory.bytes.nbytes, is_device)])
-    loaded().device.append((device.bytes.ctypes.data, device.bytes.ctypes.data + device.bytes.nbytes))
+        pool.register([replace(memory.region, is_device=is_device)])
+    loaded().device.append((device.region.address, device.region.address + device.region.size_bytes))
     assert pool.put(["a", "b"], device.buffers) == [True] * 2
     assert pool.put(["c", "d"], host.buffers) == [True] * 2
     assert pool.get(["c", "d"], device.buffers) == [True] * 2
@@ -70,7 +71,7 @@ def test_device_memory_is_copied_in_the_devices_directions(open_memcache):
 def test_memory_of_the_other_kind_is_trouble(open_memcache):
     """What MemCache refuses for its direction fails call by call: the breaker must hear of it."""
     pool, memory = open_memcache(), Memory(1).fill(5)
-    loaded().device.append((memory.bytes.ctypes.data, memory.bytes.ctypes.data + memory.bytes.nbytes))
+    loaded().device.append((memory.region.address, memory.region.address + memory.region.size_bytes))
     answers = pool.put(["a"], memory.buffers)
     assert answers == [False]
     assert isinstance(answers, Answers)

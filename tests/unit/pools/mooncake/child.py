@@ -44,6 +44,20 @@ def peer(address, segment_bytes, blocks, seed):
     say(closed=True)
 
 
+def leaver(address, segment_bytes, blocks, seed):
+    """Hold a segment with blocks of its own; leave at a first line, end at a second, as the host does."""
+    pool = _open(address, segment_bytes)
+    keys = [f"leaver/{os.getpid()}/{number}" for number in range(int(blocks))]
+    memory = Memory(len(keys)).fill(int(seed))
+    say(stored=pool.put(keys, memory.buffers), name=pool.link.client._current.name, keys=keys)
+    sys.stdin.readline()
+    pool.leave()
+    again = pool.get(keys, memory.clear().buffers)
+    say(left=True, again=again, is_right=bool((memory.bytes == Memory(len(keys)).fill(int(seed)).bytes).all()))
+    sys.stdin.readline()
+    os._exit(1)
+
+
 def raw_call(when, address):
     """Call the bare client when it is not open."""
     from mooncake.store import MooncakeDistributedStore

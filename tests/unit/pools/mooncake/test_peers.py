@@ -123,6 +123,45 @@ def test_silent_peer_is_left_alone_and_then_asked_again(peers, short, caplog):
     assert [("does not answer" in text, "answers again" in text) for text in said] == [(True, False), (False, True)]
 
 
+def test_nobody_waits_twice_for_a_peer_that_hangs(peers, monkeypatch):
+    """It is asked again beside the caller: the second question is left open, and the call is over all the same."""
+    monkeypatch.setattr(mooncake_peers, "SILENT_FOR_S", 0.0)
+    monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", 0.05)
+    known, peer = Peers(), peers[0]
+    peer.is_well.clear()
+    assert known.not_answering([peer.address]) == {peer.address}
+    monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", 3600.0)
+    assert known.not_answering([peer.address]) == {peer.address}
+    wait_until(lambda: len([each for each in threading.enumerate() if each.name == "kvpool-peers"]), 10, "it is asked")
+    peer.is_well.set()
+    wait_until(lambda: known.not_answering([peer.address]) == set(), 10, "it answers again")
+
+
+def test_a_forgotten_peer_does_not_come_back_by_a_late_verdict(peers, monkeypatch):
+    """Else puts would be refused for as long again."""
+    monkeypatch.setattr(mooncake_peers, "SILENT_FOR_S", 0.0)
+    monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", 0.05)
+    known, peer = Peers(), peers[0]
+    peer.is_well.clear()
+    assert known.not_answering([peer.address]) == {peer.address}
+    asked, told = mooncake_peers.ask, threading.Event()
+
+    def late(names, timeout_s):
+        told.wait(60)
+        return asked(names, timeout_s)
+
+    monkeypatch.setattr(mooncake_peers, "ask", late)
+    assert known.not_answering([peer.address]) == {peer.address}
+    asking = [each for each in threading.enumerate() if each.name == "kvpool-peers"]
+    assert asking
+    monkeypatch.setattr(mooncake_peers, "LISTED_S", 0.0)
+    assert not known.any_is_silent()
+    told.set()
+    for each in asking:
+        each.join(60)
+    assert not known.any_is_silent()
+
+
 def test_puts_wait_for_silent_peers_but_not_for_gone_ones(peers, short, monkeypatch):
     """Nothing hangs on a peer that is gone; one that is silent is forgotten when the master has dropped it."""
     known, peer = Peers(), peers[0]

@@ -178,8 +178,46 @@ def test_open_tells_when_the_client_is_another_versions(tmp_path, master, monkey
         batch_is_exist = batch_put_from_multi_buffers = batch_get_into_multi_buffers = setup = close = None
 
     monkeypatch.setattr("mooncake.store.MooncakeDistributedStore", Older)
-    with pytest.raises(PoolError, match=r"has no batch_get_replica_desc, register_buffer; .*pip install"):
+    with pytest.raises(PoolError, match=r"has no batch_get_replica_desc, batch_remove, register_buffer; .*pip install"):
         _open(tmp_path, master)
+
+
+@pytest.mark.parametrize(
+    ("role", "protocol", "users", "seen"),
+    [
+        ("scheduler", "ascend", None, "1"),
+        ("scheduler", "tcp", "0", "1"),
+        ("worker", "tcp", None, "1"),
+        ("worker", "ascend", "1", None),
+        ("worker", "ascend", None, None),
+    ],
+)
+def test_no_transport_but_the_one_asked_for_is_opened(tmp_path, master, monkeypatch, role, protocol, users, seen):
+    """The NPU wheel opens Ascend's for every client unless it is told, and fails where no NPU was set.
+
+    What it is told ends with ``setup``: workers begin with this process's environment.
+    """
+    told = []
+
+    class Client:
+        batch_is_exist = batch_put_from_multi_buffers = batch_get_into_multi_buffers = None
+        batch_get_replica_desc = batch_remove = register_buffer = None
+
+        def setup(self, *arguments):
+            told.append((arguments[4], os.environ.get(start.FORCE_TCP)))
+            return 0
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr("mooncake.store.MooncakeDistributedStore", Client)
+    if users is None:
+        monkeypatch.delenv(start.FORCE_TCP, raising=False)
+    else:
+        monkeypatch.setenv(start.FORCE_TCP, users)
+    _open(tmp_path, master, role, protocol=protocol, kv_pool={}).close()
+    assert told == [("tcp" if role == "scheduler" else protocol, seen)]
+    assert os.environ.get(start.FORCE_TCP) == users
 
 
 def test_open_tells_when_the_package_is_missing(tmp_path, master, monkeypatch):

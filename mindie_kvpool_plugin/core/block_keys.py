@@ -7,14 +7,19 @@ bytes.  So a collision of the host's hash costs one recompute and never delivers
 
 Keys: data ``<namespace>/<fingerprint>/<digest>/<shard>``, alias ``<namespace>/<model>/<host hash>``.
 The alias is a tiny object the scheduler asks for; it is written after the data.
+
+Where ``kv_pool.why_requests`` is on, a service also leaves its name: tiny objects, one for each beginning of
+``<namespace>:<fingerprint>:<shard>;`` behind ``mindie-kvpool/stores/``.  No pool can list its keys, but any pool can be
+asked letter by letter which of them exist.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import string
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -149,28 +154,76 @@ def alias_keys(namespace: str, model_name: str, host_hashes: Sequence[int | str]
     return [f"{prefix}{value}" for value in host_hashes]
 
 
+class Service(NamedTuple):
+    """What its data keys begin and end with tells who stores them.
+
+    Attributes:
+        namespace: of its pool file.
+        fingerprint: of its weights, layout and versions.
+        shard: of the rank that announces its blocks.
+    """
+
+    namespace: str
+    fingerprint: str
+    shard: str
+
+
+_STORES = "mindie-kvpool/stores/"
+_SEPARATOR, _END = ":", ";"
+_ALPHABETS = (
+    string.ascii_letters + string.digits + "._-" + _SEPARATOR,
+    "0123456789abcdef" + _SEPARATOR,
+    string.digits + "of" + _END,
+)
+"""Of each part of a service's name and what follows it."""
+
+
+def service_keys(service: Service) -> list[str]:
+    """The objects by which others find a service's name."""
+    text = _SEPARATOR.join(service) + _END
+    return [_STORES + text[:end] for end in range(1, len(text) + 1)]
+
+
+def next_service_keys(begun: str) -> list[str]:
+    """All keys that may follow this one of ``service_keys``; ``""`` begins."""
+    alphabet = _ALPHABETS[min(begun.count(_SEPARATOR), len(_ALPHABETS) - 1)]
+    return [(begun or _STORES) + letter for letter in alphabet]
+
+
+def service_of(key: str) -> Service | None:
+    """The service whose name a key of ``service_keys`` spells to its end."""
+    parts = key.removeprefix(_STORES).removesuffix(_END).split(_SEPARATOR)
+    return Service(*parts) if key.endswith(_END) and len(parts) == len(Service._fields) else None
+
+
+def data_keys(service: Service, hexes: Sequence[str]) -> list[str]:
+    """The data key of each digest."""
+    prefix, suffix = f"{service.namespace}/{service.fingerprint}/", f"/{service.shard}"
+    return [f"{prefix}{text}{suffix}" for text in hexes]
+
+
 class BlockKeys:
     """The keys one rank uses for its blocks.
 
     Attributes:
         block_size: tokens per block.
+        service: whose they are.
     """
 
     def __init__(self, namespace: str, model_name: str, model_fingerprint: str, shard: str, block_size: int) -> None:
         self.block_size = block_size
-        self._namespace = namespace
+        self.service = Service(namespace, model_fingerprint, shard)
         self._model_name = model_name
-        self._prefix = f"{namespace}/{model_fingerprint}/"
-        self._suffix = f"/{shard}"
 
     def data(self, hexes: Sequence[str]) -> list[str]:
         """The data key of each digest."""
-        return [f"{self._prefix}{text}{self._suffix}" for text in hexes]
+        return data_keys(self.service, hexes)
 
     def aliases(self, host_hashes: Sequence[int]) -> list[str]:
         """The alias key of each host hash."""
-        return alias_keys(self._namespace, self._model_name, host_hashes)
+        return alias_keys(self.service.namespace, self._model_name, host_hashes)
 
     def groups(self, hexes: Sequence[str]) -> list[str]:
         """The group each block's alias and shards belong to, so that they are kept and evicted together."""
-        return [f"{self._prefix}{text}" for text in hexes]
+        prefix = f"{self.service.namespace}/{self.service.fingerprint}/"
+        return [f"{prefix}{text}" for text in hexes]

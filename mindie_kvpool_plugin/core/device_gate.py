@@ -19,12 +19,21 @@ class DeviceGate:
 
     def __init__(self) -> None:
         self._is_open = True
-        self._inside = 0
+        self._inside = self._closed = 0
         self._changed = threading.Condition()
 
     def is_open(self) -> bool:
         """Whether a copy that began now would be let in."""
         return self._is_open
+
+    def mark(self) -> int | None:
+        """Now, for ``stayed_open``; None while the device is closed."""
+        with self._changed:
+            return self._closed if self._is_open else None
+
+    def stayed_open(self, mark: int | None) -> bool:
+        """Whether the device was open at ``mark`` and nobody has closed it since."""
+        return mark is not None and mark == self.mark()
 
     @contextmanager
     def passing(self) -> Iterator[bool]:
@@ -43,6 +52,7 @@ class DeviceGate:
         """Let nobody in any more, and wait until everybody has left."""
         with self._changed:
             self._is_open = False
+            self._closed += 1
             self._changed.wait_for(lambda: self._inside == 0)
 
     def open(self) -> None:

@@ -30,6 +30,7 @@ class Prefill:
 
     def __init__(self, rank: Rank, spill: Spill, reload: Reload) -> None:
         self.agreed: Lengths | None = None
+        self._fences_s = 0.0
         self._rank = rank
         self._spill = spill
         self._reload = reload
@@ -37,6 +38,9 @@ class Prefill:
     def begin(self) -> None:
         """A batch arrives; nothing is agreed on yet."""
         self.agreed = None
+        self._fences_s = self._rank.counters.fence_seconds.total
+        if self._rank.why is not None:
+            self._rank.why.begin()
 
     def run(self, prompts: Sequence[Prompt], hits: Sequence[PoolHit]) -> Lengths:
         """Prepare the blocks of a batch.
@@ -49,9 +53,11 @@ class Prefill:
             int64 [hits], leading blocks of each hit's prompt that may be reused.
         """
         size = self._rank.keys.block_size
+        self._rank.counters.prompts += len(prompts)
         for prompt in prompts:
             self._spill.before_write(prompt.sequence_id, prompt.written(prompt.computed, size))
-        lengths = self._reload.load(hits) if hits else np.zeros(0, dtype=np.int64)
+        held_s = self._rank.counters.fence_seconds.total - self._fences_s
+        lengths = self._reload.load(hits, held_s) if hits else np.zeros(0, dtype=np.int64)
         self.agreed = lengths
         reused = {hit.row: length for hit, length in zip(hits, lengths.tolist(), strict=True)}
         for prompt in prompts:
@@ -60,7 +66,15 @@ class Prefill:
         return lengths
 
     def give_up(self, num_hits: int) -> Lengths | None:
-        """Something went wrong: answer what was agreed on, or tell all ranks that no hit of the batch may be used."""
+        """Something went wrong: answer what was agreed on, or tell all ranks that no hit of the batch may be used.
+
+        Args:
+            num_hits: pool hits of the whole batch.
+        """
         if self.agreed is None and num_hits:
             self._reload.give_up(num_hits)
         return self.agreed
+
+    def lost(self, num_blocks: int) -> None:
+        """Count the blocks promised to prompts of this rank's cache that were given up."""
+        self._reload.lost(num_blocks)

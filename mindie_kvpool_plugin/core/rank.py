@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -9,7 +10,9 @@ from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.memory import BlockMemory
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.core.right_of_way import RightOfWay
+from mindie_kvpool_plugin.core.why.notes import Notes
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
 
@@ -25,6 +28,9 @@ class Rank:
         counters: where the walks count.
         device_idle: waits until earlier batches have left the device; False when they did not in time.
         gate: what every copy from and to the device passes.
+        way: what reloads take and spills give.
+        why: where the walks note what ends a prompt's prefix; None: nobody asks.
+        clock: seconds, monotonic, by which the walks measure what a step waits for.
     """
 
     pool: PoolBackend
@@ -34,3 +40,6 @@ class Rank:
     counters: Counters
     device_idle: Callable[[], bool]
     gate: DeviceGate = field(default_factory=DeviceGate)
+    way: RightOfWay = field(default_factory=RightOfWay)
+    why: Notes | None = None
+    clock: Callable[[], float] = time.monotonic

@@ -17,6 +17,7 @@ synchronous: ``_store``.  Its results come back over ``_settled``, so the direct
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,15 @@ import numpy as np
 
 from mindie_kvpool_plugin.blocks import BlockIds, Buffers, Digests, FreedSequence
 from mindie_kvpool_plugin.core import block_keys
+from mindie_kvpool_plugin.core.admission import SecondUse
 from mindie_kvpool_plugin.core.block_directory import NOBODY, Claim, Mask
 from mindie_kvpool_plugin.core.fence import Fence
+from mindie_kvpool_plugin.core.patience import Patience
 from mindie_kvpool_plugin.core.pool_calls import answers
 from mindie_kvpool_plugin.core.rank import Rank
+from mindie_kvpool_plugin.core.right_of_way import PieceSize
 from mindie_kvpool_plugin.core.spill_queue import SpillJob, SpillQueue
+from mindie_kvpool_plugin.core.why import fates
 from mindie_kvpool_plugin.observability.log import RateLimited
 
 ALIAS_BYTES = 16
@@ -72,7 +77,8 @@ class Spill:
             that ``freed`` takes, or None.
         queue_capacity_blocks: blocks that may wait for the spill thread; 0: the step thread stores.
         queue_capacity_bytes: bytes of blocks and tokens that may wait.
-        fence_timeout_s: seconds a step waits before it withdraws spills that have not begun.
+        fence_timeout_s: seconds a step waits before it withdraws what has not begun, if steps have not waited much.
+        admission: what was seen, where that decides what is stored; None: everything is.
     """
 
     def __init__(
@@ -83,16 +89,19 @@ class Spill:
         queue_capacity_blocks: int,
         queue_capacity_bytes: int,
         fence_timeout_s: float,
+        admission: SecondUse | None = None,
     ) -> None:
         self._rank = rank
         self._replica = replica
         self._running = running
-        self._fence_timeout_s = fence_timeout_s
+        self._patience = Patience(fence_timeout_s, rank.clock)
+        self._admission = admission
         self._fence = Fence(rank.memory.num_blocks)
         self._settled: deque[_Settled] = deque()
+        self._piece = PieceSize()
         self._log = RateLimited()
         self._queue = (
-            SpillQueue(self._store, rank.memory.bind_thread, queue_capacity_blocks, queue_capacity_bytes)
+            SpillQueue(self._store, rank.memory.bind_thread, queue_capacity_blocks, queue_capacity_bytes, rank.counters)
             if queue_capacity_blocks
             else None
         )
@@ -131,25 +140,44 @@ class Spill:
         self._rank.directory.rewrite(sequence_id, block_ids)
 
     def wait(self, block_ids: BlockIds) -> None:
-        """Wait until no spill reads the blocks; spills that have not begun are withdrawn after a while."""
+        """Wait until no spill reads the blocks, for a while; then all that have not begun are withdrawn.
+
+        The oldest are the ones that steps overwrite next.  With them gone the pool takes what was freed last, which
+        nobody waits for yet.
+        """
         if self._fence.is_open(block_ids):
             return
-        self._rank.counters.fence_waits += 1
-        if not self._fence.wait(block_ids, self._fence_timeout_s) and self._queue is not None:
-            withdrawn = self._queue.withdraw(block_ids)
-            self._rank.counters.withdrawn_blocks += withdrawn
+        began = self._rank.clock()
+        with self._fence.changed:
+            self._rank.counters.fence_waits += 1
+        allowed_s = self._patience.left_s()
+        if not self._fence.wait(block_ids, allowed_s) and self._queue is not None:
+            withdrawn = self._withdraw(self._queue, self._everything())
             self._log.warning(
-                "a step waited %.1f s for spills of blocks it overwrites; gave %d up", self._fence_timeout_s, withdrawn
+                "a step waited %.2f s for spills of blocks it overwrites; gave %d up", allowed_s, withdrawn
             )
             # what is being read now is waited for: the pool bounds its calls, and the bytes must not change under it
             self._fence.wait(block_ids, None)
+        waited_s = self._rank.clock() - began
+        self._patience.spend(waited_s)
+        with self._fence.changed:
+            self._rank.counters.fence_seconds.add(waited_s)
+
+    def _everything(self) -> BlockIds:
+        return np.arange(self._rank.memory.num_blocks, dtype=np.int64)
 
     def stop_reading(self) -> None:
         """Give up every spill that has not begun and wait for the others; afterwards nothing reads the device."""
         if self._queue is not None:
-            everything = np.arange(self._rank.memory.num_blocks, dtype=np.int64)
-            self._rank.counters.withdrawn_blocks += self._queue.withdraw(everything)
+            everything = self._everything()
+            self._withdraw(self._queue, everything)
             self._fence.wait(everything, None)
+
+    def _withdraw(self, queue: SpillQueue, block_ids: BlockIds) -> int:
+        withdrawn = queue.withdraw(block_ids)
+        with self._fence.changed:
+            self._rank.counters.withdrawn_blocks += withdrawn
+        return withdrawn
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is queued any more."""
@@ -197,22 +225,34 @@ class Spill:
         wanted = certain if only is None else certain & only
         self._rank.counters.unclaimed_blocks += len(certain) - int(certain.sum()) if only is None else 0
         rows = np.nonzero(wanted)[0]
+        why = self._rank.why
+        if why is not None:
+            why.offered(sequence, rows, fates.OFFERED)
+            why.offered(sequence, np.nonzero(~certain)[0] if only is None else rows[:0], fates.UNCERTAIN)
         if self._replica.count > 1:
             rows = rows[rows % self._replica.count == self._replica.index]
         if not (self._rank.pool.is_available and self._rank.gate.is_open()):
-            self._rank.counters.dropped_blocks += len(rows)
+            if self._rank.gate.is_open():
+                self._rank.counters.dropped_pool_left_alone += len(rows)
+            else:
+                self._rank.counters.dropped_device_closed += len(rows)
+            if why is not None:
+                why.offered(sequence, rows[claim.written[rows]], fates.LEFT_ALONE)
             return
         block_bytes = self._rank.memory.block_bytes
         if self._queue is None:
-            self._run_here(SpillJob(sequence, claim, rows, self._fence, block_bytes))
+            self._run_here(SpillJob(sequence, claim, rows, self._fence, block_bytes, is_end=only is None))
             return
         room = self._queue.room(sequence.tokens.nbytes, block_bytes)
         if len(rows) > room:
             # the head of a chain is what later prompts can use
-            self._rank.counters.dropped_blocks += len(rows) - room
+            self._rank.counters.dropped_queue_full += len(rows) - room
+            if why is not None:
+                why.offered(sequence, rows[room:][claim.written[rows[room:]]], fates.QUEUE_FULL)
             rows = rows[:room]
-        if room > 0 and wanted.any():
-            self._queue.append(SpillJob(sequence, claim, rows, self._fence, block_bytes))
+        # that it ended is noted also of a sequence of which nothing can be stored
+        if room > 0 and (wanted.any() or (self._admission is not None and only is None)):
+            self._queue.append(SpillJob(sequence, claim, rows, self._fence, block_bytes, is_end=only is None))
 
     def _run_here(self, job: SpillJob) -> None:
         try:
@@ -222,6 +262,7 @@ class Spill:
         self._learn()
 
     def _store(self, job: SpillJob) -> None:
+        began = time.monotonic()
         claim, sequence, size = job.claim, job.sequence, self._rank.keys.block_size
         chain = block_keys.digests_of(sequence.tokens, size, sequence.hashed, sequence.adapter)
         digests = chain[sequence.indexes]
@@ -231,18 +272,40 @@ class Spill:
         kept = job.rows[(same & claim.pooled)[job.rows]]
         stored[kept] = True
         self._rank.counters.kept_blocks += len(kept)
-        offered = job.rows[(valid & ~stored)[job.rows]]
+        admitted = self._admitted(job, chain)
+        self._rank.counters.unadmitted_blocks += int((valid & ~stored & ~admitted)[job.rows].sum())
+        offered = job.rows[(valid & ~stored & admitted)[job.rows]]
         job.finish(np.setdiff1d(job.rows, offered, assume_unique=True))
         if len(offered):
             hexes = block_keys.hex_digests(digests)
             hashes = self._host_hashes(sequence) if self._replica.writes_alias else []
-            step = self._rank.memory.max_blocks_per_call
-            for at in range(0, len(offered), step):
-                rows = job.start(offered[at : at + step])
+            while len(offered):
+                self._rank.way.give()
+                piece, offered = np.split(offered, [self._blocks_of_piece()])
+                rows = job.start(piece)
                 stored[rows] = self._put(job, rows, hexes, hashes)
                 job.finish(rows)
                 self._count(stored[rows], claim.written[rows])
         self._settled.append(_Settled(claim, digests, valid, stored))
+        if self._rank.why is not None:
+            refused = fates.PUT_FAILED if self._rank.pool.is_available else fates.LEFT_ALONE
+            self._rank.why.settled(digests, job.rows, valid, stored, job.withdrawn(), admitted, refused)
+        self._rank.counters.spill_seconds.add(time.monotonic() - began)
+
+    def _admitted(self, job: SpillJob, chain: Digests) -> Mask:
+        """Bool [blocks], which may be stored if their content is certain."""
+        indexes = job.sequence.indexes
+        if self._admission is None:
+            return np.ones(len(indexes), dtype=np.bool_)
+        leading = self._admission.leading(chain)
+        if job.is_end:
+            self._admission.note(chain)
+        admitted: Mask = indexes < leading
+        return admitted
+
+    def _blocks_of_piece(self) -> int:
+        memory = self._rank.memory
+        return max(1, min(memory.max_blocks_per_call, self._piece.num_bytes // memory.block_bytes))
 
     def _host_hashes(self, sequence: FreedSequence) -> list[int]:
         extra = sequence.adapter.extra_hash if sequence.adapter is not None else block_keys.NO_ADAPTER
@@ -252,6 +315,7 @@ class Spill:
     def _put(self, job: SpillJob, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
+        began = time.monotonic()
         names = [hexes[row] for row in rows.tolist()]
         groups = self._rank.keys.groups(names)
         with self._rank.gate.passing() as may_read:
@@ -264,12 +328,16 @@ class Spill:
                 if hashes and stored.any():
                     done = np.flatnonzero(stored).tolist()
                     self._announce([hashes[rows[i]] for i in done], buffers.take(stored), [groups[i] for i in done])
+        self._piece.learn(len(rows) * self._rank.memory.block_bytes, time.monotonic() - began)
         return stored
 
     def _announce(self, hashes: Sequence[int], stored: Buffers, groups: Sequence[str]) -> None:
         """Commit stored blocks: from now on the scheduler may find them."""
         aliases = self._rank.keys.aliases(hashes)
         self._rank.pool.put(aliases, stored.head(ALIAS_BYTES), groups)
+        names = self._rank.why.names_due() if self._rank.why is not None else []
+        if names:
+            self._rank.pool.put(names, stored.take(np.zeros(len(names), dtype=np.int64)).head(ALIAS_BYTES))
 
     def _count(self, stored: Mask, written: Mask) -> None:
         num_new = int((stored & written).sum())

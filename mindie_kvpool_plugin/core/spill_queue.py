@@ -15,8 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import BlockIds, FreedSequence
-from mindie_kvpool_plugin.core.block_directory import Claim
+from mindie_kvpool_plugin.core.block_directory import Claim, Mask
 from mindie_kvpool_plugin.core.fence import Fence
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.log import logger
 
 LONGEST_READ_S = 65.0
@@ -32,14 +33,25 @@ class SpillJob:
         sequence: tokens and block ids.
         claim: what the directory knew of the blocks.
         rows: int64, which of the blocks this job reads; their fences are closed.
+        is_end: the sequence leaves no more than this behind.
         size_bytes: what it takes of the queue's bytes: its blocks' and its tokens'.
     """
 
-    def __init__(self, sequence: FreedSequence, claim: Claim, rows: BlockIds, fence: Fence, block_bytes: int) -> None:
+    def __init__(
+        self,
+        sequence: FreedSequence,
+        claim: Claim,
+        rows: BlockIds,
+        fence: Fence,
+        block_bytes: int,
+        *,
+        is_end: bool = True,
+    ) -> None:
         self.size_bytes = len(rows) * block_bytes + sequence.tokens.nbytes
         self.sequence = sequence
         self.claim = claim
         self.rows = rows
+        self.is_end = is_end
         self._fence = fence
         self._states = np.full(len(claim.block_ids), DONE, dtype=np.uint8)
         self._states[rows] = WAITING
@@ -72,6 +84,11 @@ class SpillJob:
             self._fence.open(self.claim.block_ids[hit])
         return int(hit.sum())
 
+    def withdrawn(self) -> Mask:
+        """Bool [blocks], which were given up."""
+        given_up: Mask = self._states == WITHDRAWN
+        return given_up
+
 
 class SpillQueue:
     """Runs jobs one after the other on a thread of its own.
@@ -81,6 +98,7 @@ class SpillQueue:
         bind_thread: ties that thread to the device, once.
         capacity_blocks: blocks that may be queued.
         capacity_bytes: bytes of blocks and tokens that may be queued.
+        counters: where the queue's depth is told.
     """
 
     def __init__(
@@ -89,7 +107,9 @@ class SpillQueue:
         bind_thread: Callable[[], None],
         capacity_blocks: int,
         capacity_bytes: int,
+        counters: Counters,
     ) -> None:
+        self._counters = counters
         self._run = run
         self._bind_thread = bind_thread
         self._capacity_blocks = capacity_blocks
@@ -114,8 +134,7 @@ class SpillQueue:
         """Queue a job; the caller has asked for ``room``."""
         with self._changed:
             self._jobs.append(job)
-            self._queued_blocks += job.cost_blocks
-            self._queued_bytes += job.size_bytes
+            self._tell(job.cost_blocks, job.size_bytes)
             self._changed.notify_all()
 
     def withdraw(self, block_ids: BlockIds) -> int:
@@ -165,6 +184,10 @@ class SpillQueue:
                 job.finish(job.rows)
                 with self._changed:
                     self._running = None
-                    self._queued_blocks -= job.cost_blocks
-                    self._queued_bytes -= job.size_bytes
+                    self._tell(-job.cost_blocks, -job.size_bytes)
                     self._changed.notify_all()
+
+    def _tell(self, more_blocks: int, more_bytes: int) -> None:
+        self._queued_blocks += more_blocks
+        self._queued_bytes += more_bytes
+        self._counters.queued_blocks, self._counters.queued_bytes = self._queued_blocks, self._queued_bytes

@@ -11,7 +11,7 @@ from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.prefill import Prefill
 from mindie_kvpool_plugin.core.reload import Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
@@ -115,16 +115,21 @@ class Rank:
         device_idle=None,
         fence_timeout_s=5.0,
         queue_bytes=1 << 30,
+        load_gate=None,
+        counters=None,
+        admission=None,
+        why=None,
     ):
         self.pool = ScriptedPool() if pool is None else pool
         self.memory = memory or ArrayMemory()
-        self.counters = Counters()
+        self.counters = counters or Counters()
         self.directory = BlockDirectory(self.memory.num_blocks)
         self.keys = BlockKeys("ns", "model", "f" * 32, "0of1", BLOCK_SIZE)
         self.running = {}
         self.is_idle = True
         idle = device_idle or (lambda: self.is_idle)
-        parts = core_rank.Rank(self.pool, self.memory, self.keys, self.directory, self.counters, idle)
+        parts = core_rank.Rank(self.pool, self.memory, self.keys, self.directory, self.counters, idle, why=why)
+        self.gate = parts.gate
         self.spill = Spill(
             parts,
             replica or Replica(),
@@ -132,8 +137,9 @@ class Rank:
             queue_capacity_blocks=queue,
             fence_timeout_s=fence_timeout_s,
             queue_capacity_bytes=queue_bytes,
+            admission=admission,
         )
-        self.reload = Reload(parts, agree or (lambda lengths: lengths))
+        self.reload = Reload(parts, agree or (lambda lengths: lengths), load_gate)
         self.prefill = Prefill(parts, self.spill, self.reload)
 
     def compute(self, sequence_id, tokens, block_ids):

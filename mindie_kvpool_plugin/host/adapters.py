@@ -80,6 +80,10 @@ class Adapters:
         threading.Thread(target=self.learn, args=(name,), name="kvpool-adapter", daemon=True).start()
         return None
 
+    def known(self) -> dict[str, Adapter]:
+        """All whose content is known now, by name.  Any thread."""
+        return dict(self._known)
+
     def is_current(self, adapter: Adapter) -> bool:
         """Whether the host still means this content by the adapter's name."""
         return any(known is adapter for known in tuple(self._known.values()))

@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 
 from mindie_kvpool_plugin.errors import HostCompatError
+from mindie_kvpool_plugin.host import gloo, process_stat
 from mindie_kvpool_plugin.observability.log import logger
 
 Lengths = npt.NDArray[np.int64]
@@ -83,7 +84,7 @@ class Agreement:
         broken: an agreement failed, and no other will be tried.
 
     Raises:
-        HostCompatError: the ranks did not meet.
+        HostCompatError: this torch has no Gloo, or the ranks did not meet.
     """
 
     def __init__(
@@ -99,12 +100,12 @@ class Agreement:
         self._if_broken = if_broken
         place = rendezvous if rendezvous != "auto" else str(_meeting_file(group_name, rank))
         meeting_timeout = timedelta(seconds=MEETING_TIMEOUT_S)
+        gloo.require()
         try:
-            store, host = _open_store(place, rank, size, meeting_timeout)
-            options = dist.ProcessGroupGloo._Options()
-            options._timeout = meeting_timeout
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-            self._group = dist.ProcessGroupGloo(store, rank, size, options)
+            store, address = gloo.open_store(place, rank, size, meeting_timeout)
+            gloo.meet(store, rank, size, meeting_timeout)
+            longest = timedelta(seconds=max(MEETING_TIMEOUT_S, HELD_UP_TIMEOUT_S, 2 * timeout_s))
+            self._group = gloo.open_group(store, rank, size, longest, address)
             # until everybody is here nobody starts serving
             self._group.barrier().wait(meeting_timeout)
             if rank == 0 and rendezvous == "auto":
@@ -122,7 +123,7 @@ class Agreement:
         if self.broken:
             return np.zeros_like(lengths)
         began = time.monotonic()
-        agreed, vote = torch.from_numpy(lengths.copy()), torch.ones(1, dtype=torch.int64)
+        agreed, vote = torch.tensor(lengths.tolist(), dtype=torch.int64), torch.ones(1, dtype=torch.int64)
         try:
             self._reduce_to_minimum(agreed, self._timeout_s)
             vote[0] = int(time.monotonic() - began <= 1.5 * self._timeout_s)
@@ -133,8 +134,7 @@ class Agreement:
         if not vote[0]:
             self._break("one of them was too late")
             return np.zeros_like(lengths)
-        result: Lengths = agreed.numpy()
-        return result
+        return np.array(agreed.tolist(), dtype=np.int64)
 
     def give_up(self, count: int) -> Lengths:
         """Zeros, which the other ranks will hear when they come; nobody is waited for."""
@@ -147,34 +147,59 @@ class Agreement:
         return np.zeros(count, dtype=np.int64)
 
     def _reduce_to_minimum(self, values: torch.Tensor, timeout_s: float) -> None:
-        self._reduce(values, timeout_s).wait(timedelta(seconds=timeout_s))
+        work = self._reduce(values, timeout_s)
+        try:
+            work.wait(timedelta(seconds=timeout_s))
+        except RuntimeError:
+            gloo.keep_if_running(self._group, work)
+            raise
 
     def _reduce(self, values: torch.Tensor, timeout_s: float) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
-        options.timeout = timedelta(seconds=timeout_s)
-        return self._group.allreduce([values], options)
+        return gloo.reduce_to_minimum(self._group, values, timedelta(seconds=timeout_s))
 
     def _break(self, reason: str) -> None:
         self.broken = True
         logger.error("ranks could not agree on a pool hit (%s); %s", reason, self._if_broken)
 
 
-def _open_store(place: str, rank: int, size: int, timeout: timedelta) -> tuple[Any, str]:
-    if not place.startswith("tcp://"):
-        return dist.FileStore(place, size), "127.0.0.1"
-    host, _, port = place.removeprefix("tcp://").rpartition(":")
-    store = dist.TCPStore(host, int(port), size, is_master=rank == 0, timeout=timeout, wait_for_workers=False)
-    return store, "127.0.0.1" if host in ("127.0.0.1", "localhost") else _own_address(host, int(port))
+class Carrying:
+    """An agreement that takes figures along: they are told behind the lengths, and heard when the ranks have agreed.
 
+    Args:
+        agreement: of the lengths.
+        num_figures: how many, on every rank, whether it has any to tell or not.
+        tells: int64 [num_figures], this rank's; zeros say nothing.
+        hears: is given the smallest of each over all ranks, unless the ranks could not agree.
+    """
 
-def _own_address(host: str, port: int) -> str:
-    """This machine's address towards ``host``."""
-    import socket  # noqa: PLC0415 - only several nodes need it
+    def __init__(
+        self,
+        agreement: Agreement | Alone,
+        num_figures: int,
+        tells: Callable[[], Lengths] | None = None,
+        hears: Callable[[Lengths], None] | None = None,
+    ) -> None:
+        self._agreement = agreement
+        self._num_figures = num_figures
+        self._tells = tells
+        self._hears = hears
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
-        return str(probe.getsockname()[0])
+    @property
+    def broken(self) -> bool:
+        """The agreement's."""
+        return self._agreement.broken
+
+    def minimum(self, lengths: Lengths) -> Lengths:
+        """The agreement's."""
+        figures = np.zeros(self._num_figures, dtype=np.int64) if self._tells is None else self._tells()
+        agreed = self._agreement.minimum(np.concatenate((lengths, figures)))
+        if self._hears is not None and not self.broken:
+            self._hears(agreed[len(lengths) :])
+        return agreed[: len(lengths)]
+
+    def give_up(self, count: int) -> Lengths:
+        """The agreement's."""
+        return self._agreement.give_up(count + self._num_figures)[:count]
 
 
 def is_daemons_child() -> bool:
@@ -200,8 +225,5 @@ def _meeting_file(group_name: str, rank: int) -> Path:
 
 
 def _start_ticks(pid: int) -> str:
-    """When a process started, so that a reused pid is not taken for it; from /proc/<pid>/stat, field 22."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
+    """When a process started, so that a reused pid is not taken for it."""
+    return next(iter(process_stat.fields(pid)[process_stat.STARTED :]), "")

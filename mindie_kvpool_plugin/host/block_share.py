@@ -4,10 +4,14 @@ The scheduler deals a prompt's blocks out in turn, one after the other to the ra
 one goes to the last rank as soon as every rank has one (block_table.cpp, AllocateBlocksForTokenIdsSmallRankFirst).
 Answers go on from there: the rank that has the last block fills it, then it is the next one's turn
 (AppendNewTokens).  Each rank is given a table of its own blocks only.
+
+A decode node that pulls such a prompt puts all blocks of the first rank first, then the next one's (router_impl.py,
+_get_id_to_block_table_map): attention does not mind, but its table is not in the order of the tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,3 +50,20 @@ class BlockShare:
         """int64 [n, size], how many of each number of leading blocks lie on each rank (the host's own arrays)."""
         share: BlockIds = (lengths[:, None] + self.size - 1 - np.arange(self.size)) // self.size
         return share
+
+
+def places(counts: Sequence[int]) -> BlockIds | None:
+    """Where each block of a prompt stands in the table of a node that pulled it.
+
+    Args:
+        counts: blocks that came from each rank, in the order of the ranks.
+
+    Returns:
+        int64 [blocks]; None if blocks are not dealt out like that.
+    """
+    size, total = len(counts), sum(counts)
+    order = [BlockShare(rank, size).indexes(total, total) for rank in range(size)]
+    if [len(own) for own in order] != list(counts):
+        return None
+    standing: BlockIds = np.argsort(np.concatenate(order, dtype=np.int64)) if order else np.zeros(0, dtype=np.int64)
+    return standing

@@ -58,6 +58,28 @@ def pulled(sources: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> Block
     return np.array([block for _, _, own in sources for block in own], dtype=np.int64)
 
 
+def counts_by_source(block_ids: BlockIds, sources: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> list[int]:
+    """How many of a sequence's blocks came from each rank of another node, in the order of its table.
+
+    Args:
+        block_ids: int64 [blocks], its table; the pulled ones lead.
+        sources: as of ``pulled``; several of one sequence where its blocks were dealt out (cp, sp).
+
+    Returns:
+        Nothing when they do not stand source after source.
+    """
+    own = [frozenset(blocks) for _, _, blocks in sources]
+    held = [[number for number, blocks in enumerate(own) if block in blocks] for block in block_ids.tolist()]
+    came = [numbers for numbers in held if numbers]
+    if came != held[: len(came)]:
+        return []
+    if any(all(number in numbers for numbers in came) for number in range(len(own))):
+        return [len(came)]
+    first = [numbers[0] for numbers in came if len(numbers) == 1]
+    is_in_order = len(first) == len(came) and first == sorted(first, key=list(dict.fromkeys(first)).index)
+    return [first.count(number) for number in dict.fromkeys(first)] if is_in_order else []
+
+
 def all_arrived(result: tuple[Any, int]) -> bool:
     """Whether ``pull_kv`` brought everything.
 

@@ -1,15 +1,17 @@
 """The places in MindIE-LLM this package hooks, and whether an installed host still has them.
 
-Judged from the host's source files, parsed and never imported: so the answer is there before the
-first hook is set, and all hooks are set or none.
+Judged from the host's files, compiled and never run: so the answer is there before the first hook is set, and all
+hooks are set or none.  An image may carry compiled files only (``.pyc``): they say the same.
 """
 
 from __future__ import annotations
 
-import ast
+import dis
 import importlib.machinery
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+import inspect
+import types
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,8 @@ GENERATOR_BACKEND = "mindie_llm.text_generator.adapter.generator_backend"
 CONTEXT_STORE = "mindie_llm.text_generator.utils.tg_infer_context_store"
 MEMPOOL = "mindie_llm.text_generator.mempool.base"
 GENERATOR = "mindie_llm.text_generator.generator"
+REQUEST_LISTENER = "mindie_llm.connector.request_listener.request_listener"
+CORE_THREADS = "mindie_llm.utils.status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,16 @@ PLACES = (
         ("cls", "backend", "config_path", "role"),
         Text("the scheduler's lookups", "调度器的查询"),
     ),
+    Place(
+        REQUEST_LISTENER,
+        "RequestListener.stop",
+        ("self",),
+        Text("a worker that stops leaves the pool", "停止的 worker 退出池"),
+    ),
+    Place(
+        CORE_THREADS, "CoreThread.run", ("self",), Text("a worker that exits leaves the pool", "退出的 worker 退出池")
+    ),
+    Place(CORE_THREADS, "os", None, Text("a worker that exits leaves the pool", "退出的 worker 退出池")),
 )
 
 
@@ -184,13 +198,13 @@ def inspect_host() -> HostReport:
     directory = _find()
     if directory is None:
         return HostReport(None, "none", ())
-    trees: dict[str, ast.Module | str] = {}
+    codes: dict[str, types.CodeType | str] = {}
     problems = []
     for place in PLACES:
-        if place.module not in trees:
-            trees[place.module] = _parse(directory, place.module)
-        tree = trees[place.module]
-        problem = tree if isinstance(tree, str) else _judge(tree, place)
+        if place.module not in codes:
+            codes[place.module] = _compiled(directory, place.module)
+        code = codes[place.module]
+        problem = code if isinstance(code, str) else _judge(code, place)
         if problem:
             problems.append((place, problem))
     return HostReport(directory, _version(directory), tuple(problems))
@@ -203,50 +217,55 @@ def _find() -> Path | None:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _parse(directory: Path, module: str) -> ast.Module | str:
+def _compiled(directory: Path, module: str) -> types.CodeType | str:
+    """A module's code, or why it cannot be had; of a file without source it has to be this interpreter's."""
     path = directory.joinpath(*module.split(".")[1:]).with_suffix(".py")
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        if path.exists() or not (compiled := path.with_suffix(".pyc")).exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the host's own, told when it is imported
+                return compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
+        code = importlib.machinery.SourcelessFileLoader(module, str(compiled)).get_code(module)
     except (OSError, SyntaxError, ValueError) as error:
         return f"cannot read its source: {error}"
+    except (ImportError, EOFError) as error:
+        return f"cannot read its source, and of the compiled file: {error}"
+    return code if code is not None else "cannot read its source"
 
 
-def _judge(tree: ast.Module, place: Place) -> str | None:
+def _judge(code: types.CodeType, place: Place) -> str | None:
     outer, _, inner = place.name.partition(".")
-    body: Sequence[ast.stmt] = tree.body
     if inner:
-        classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == outer]
+        classes = [each for each in _defined(code, outer) if not each.co_flags & inspect.CO_OPTIMIZED]
         if not classes:
             return f"class {outer} is missing"
-        body = classes[-1].body
+        code = classes[-1]
     wanted = inner or outer
     if place.parameters is None:
-        return None if wanted in _names(body) else f"{wanted} is missing"
-    functions = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == wanted]
+        return None if wanted in _bound(code) else f"{wanted} is missing"
+    functions = [each for each in _defined(code, wanted) if each.co_flags & inspect.CO_OPTIMIZED]
     if not functions:
         return f"{place.name} is missing"
-    arguments = functions[-1].args
-    found = tuple(argument.arg for argument in [*arguments.posonlyargs, *arguments.args])
+    found = functions[-1].co_varnames[: functions[-1].co_argcount]
     if found[: len(place.parameters)] != place.parameters:
         return f"{place.name} takes ({', '.join(found)}), expected ({', '.join(place.parameters)}, ...)"
     return None
 
 
-def _names(body: Sequence[ast.stmt]) -> set[str]:
-    """Names a module's top level binds."""
+def _defined(code: types.CodeType, name: str) -> list[types.CodeType]:
+    """Bodies of the functions and classes of this name that a module or class defines."""
+    return [each for each in code.co_consts if isinstance(each, types.CodeType) and each.co_name == name]
 
-    def bound() -> Iterator[str]:
-        for node in body:
-            if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-                yield node.name
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                yield from (alias.asname or alias.name for alias in node.names)
-            elif isinstance(node, ast.Assign):
-                yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                yield node.target.id
 
-    return set(bound())
+def _bound(code: types.CodeType) -> dict[str, object]:
+    """Names that a module or class binds, each with the constant it was bound to last, if it was one."""
+    found: dict[str, object] = {}
+    constant: object = None
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            found[str(step.argval)] = constant
+        constant = step.argval if step.opname == "LOAD_CONST" else None
+    return found
 
 
 def _version(directory: Path) -> str:
@@ -255,14 +274,6 @@ def _version(directory: Path) -> str:
             return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    init = _parse(directory, HOST_PACKAGE + ".__init__")
-    if isinstance(init, ast.Module):
-        for node in init.body:
-            if (
-                isinstance(node, ast.Assign)
-                and isinstance(node.targets[0], ast.Name)
-                and node.targets[0].id == "__version__"
-                and isinstance(node.value, ast.Constant)
-            ):
-                return str(node.value.value)
-    return "unknown"
+    code = _compiled(directory, HOST_PACKAGE + ".__init__")
+    version = None if isinstance(code, str) else _bound(code).get("__version__")
+    return "unknown" if version is None else str(version)

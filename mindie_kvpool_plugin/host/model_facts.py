@@ -1,9 +1,7 @@
 """What of a model and its deployment shapes the bytes of a block, and which ranks hold the same bytes.
 
-Replication is decided from the weight directory's ``config.json`` alone: latent attention
-(``kv_lora_rank``) gives every tensor-parallel rank the same cache, and with fewer KV heads than ranks,
-groups of neighbouring ranks share one.  Where that file cannot be read every rank is taken to be
-different, which costs memory and never correctness.
+Replication is decided from the weight directory's ``config.json`` alone (``kv_shape.num_shards``).  Where that
+file cannot be read every rank is taken to be different, which costs memory and never correctness.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.core.spill import Replica
+from mindie_kvpool_plugin.kv_shape import num_shards
 
 KEY_SCHEMA_VERSION = 2
 """Raised whenever the meaning of stored bytes changes; old entries are then never found."""
@@ -67,13 +66,7 @@ def find_shard(
     """
     if is_dealt_out:
         return Shard(0, 1, Replica())
-    count = tp_size
-    if share and heads_per_rank == 1:
-        total_heads = model_config.get("num_key_value_heads")
-        if model_config.get("kv_lora_rank"):
-            count = 1
-        elif isinstance(total_heads, int) and 0 < total_heads < tp_size and tp_size % total_heads == 0:
-            count = total_heads
+    count = num_shards(model_config, tp_size) if share and heads_per_rank == 1 else tp_size
     replicas = tp_size // count
     index = tp_rank // replicas
     return Shard(index, count, Replica(tp_rank % replicas, replicas, writes_alias=index == 0))

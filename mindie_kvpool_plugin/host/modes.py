@@ -34,11 +34,12 @@ def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, A
         HostCompatError: nobody said which weights were loaded.
     """
     wrapper, parallel = backend.model_wrapper, infer_context.spcp_parallel_info
-    num_dp = int(wrapper.mapping.attn_dp.group_size)
+    has_dp = int(wrapper.mapping.attn_dp.group_size) > 1
+    has_servers = bool(getattr(backend, "distributed_enable", False))
     found = {
         "tp": int(wrapper.mapping.attn_tp.group_size) > 1,
-        "dp": num_dp > 1,
-        "dp_servers": num_dp > 1 and bool(getattr(backend, "distributed_enable", False)),
+        "dp": has_dp and not has_servers,
+        "dp_servers": has_dp and has_servers,
         "cp": int(parallel.cp_size) > 1,
         "sp": int(parallel.sp_size) > 1,
         "async_scheduling": bool(infer_context.context_params.async_infer),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from mindie_kvpool_plugin import __version__
-from mindie_kvpool_plugin.host import block_writes, compat, free_events, weights
+from mindie_kvpool_plugin.host import block_writes, compat, free_events, leaving, weights
 from mindie_kvpool_plugin.host.activate import DISABLE_VARIABLE
 from mindie_kvpool_plugin.host.eligibility import (
     PLUGIN_NAME,
@@ -66,6 +66,11 @@ def attach(disabled: bool) -> None:
         report.version,
         ", ".join(compat.TESTED_VERSIONS),
     )
+
+
+def is_attached() -> bool:
+    """Whether every hook is set in this interpreter."""
+    return _attached
 
 
 def serve_plugin_module(plugins: types.ModuleType) -> None:
@@ -218,7 +223,7 @@ def announce_written_blocks(generator: types.ModuleType) -> None:
             plugin.blocks_pulled(lambda: block_writes.pulled(_argument(args, kwargs, 1, "p_d_infos")))
         result = wrapped(*args, **kwargs)
         if plugin is not None and block_writes.all_arrived(result):
-            plugin.blocks_arrived(_argument(args, kwargs, 0, "input_metadata"))
+            plugin.blocks_arrived(_argument(args, kwargs, 0, "input_metadata"), _argument(args, kwargs, 1, "p_d_infos"))
         return result
 
     def tell_recovery(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -294,6 +299,36 @@ def answer_scheduler(mempool: types.ModuleType) -> None:
     wrapt.wrap_function_wrapper(mempool, "MemPool.create_pool", create_pool)
 
 
+def leave_on_stop(request_listener: types.ModuleType) -> None:
+    """At a SIGTERM the host closes its channels, and what waits there ends the process: the pool is told before."""
+
+    def stop(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
+        del instance
+        leaving.leave()
+        return wrapped(*args, **kwargs)
+
+    wrapt.wrap_function_wrapper(request_listener, "RequestListener.stop", stop)
+
+
+class _LeavingOs:
+    """The module ``os`` as the host's core threads see it: whoever exits leaves the pool first."""
+
+    def __init__(self, real: types.ModuleType) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def _exit(self, status: int) -> None:
+        leaving.leave()
+        self._real._exit(status)
+
+
+def leave_on_exit(core_threads: types.ModuleType) -> None:
+    """A core thread ends the process after an exception, with ``os._exit``: no other code runs then."""
+    core_threads.os = _LeavingOs(core_threads.os)  # type: ignore[attr-defined]
+
+
 HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.PLUGINS: serve_plugin_module,
     compat.PLUGIN_UTILS: know_plugin_name,
@@ -303,5 +338,7 @@ HOOKS: dict[str, Callable[[types.ModuleType], None]] = {
     compat.CONTEXT_STORE: announce_freed_sequences,
     compat.GENERATOR: follow_generator,
     compat.MEMPOOL: answer_scheduler,
+    compat.REQUEST_LISTENER: leave_on_stop,
+    compat.CORE_THREADS: leave_on_exit,
 }
 """Host module -> what is done right after it was imported."""

@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import Adapter, BlockIds, PoolHit, Prompt
-from mindie_kvpool_plugin.host import step_view
+from mindie_kvpool_plugin.host import block_share, block_writes, step_view
 from mindie_kvpool_plugin.host.eligibility import plugin_words, why_off
 from mindie_kvpool_plugin.host.free_events import subscribe, unsubscribe
 from mindie_kvpool_plugin.host.step_view import NewPrompt
 from mindie_kvpool_plugin.host.worker import PoolWorker, build_worker
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
-from mindie_kvpool_plugin.observability.metrics import Counters
 
 _ELSEWHERE = (np.zeros(0, dtype=np.int64),) * 3  # tokens and blocks of another rank's prompt
 
@@ -39,7 +39,7 @@ class KvPoolPlugin:
         kwargs: the parsed ``plugin_params`` and the host's additions.
 
     Raises:
-        ConfigError, PoolError, HostCompatError: the pool is on and cannot work; the worker does not start.
+        ConfigError, PoolError, DeviceError, HostCompatError: the pool is on and cannot work; the worker does not start.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class KvPoolPlugin:
         """The batch was launched; note which one it is."""
         del result, sampling_metadata
         if self._worker is not None:
+            self._worker.prefill_clock.meet(input_metadata)
             self._worker.in_flight.meet(input_metadata)
         return logits
 
@@ -114,12 +115,14 @@ class KvPoolPlugin:
         """The batch's tokens are on the host, so everything it wrote is in the cache."""
         del sampling_output, cache_ids, result
         if self._worker is not None:
+            self._worker.prefill_clock.land()
             self._worker.in_flight.land(None)
 
     def plugin_verify_exp(self, sampling_output: Any, cache_ids: Any, result: Any) -> None:
         """The batch's tokens are still on the device; an event tells when it is done."""
         del sampling_output, cache_ids, result
         if self._worker is not None:
+            self._worker.prefill_clock.lose_track()
             self._worker.in_flight.land(self._worker.record_event())
 
     def plugin_cache_update(
@@ -148,6 +151,8 @@ class KvPoolPlugin:
                 for sequence_id in np.asarray(sequence_ids).tolist():
                     found = worker.look(sequence_id)
                     worker.sequences.leave(sequence_id)
+                    if worker.why is not None:
+                        worker.why.notes.left(sequence_id)
                     if found is not None and is_computed():
                         worker.walks.spill.freed(*found)
 
@@ -167,25 +172,40 @@ class KvPoolPlugin:
         """At any time, on a transfer thread: another node's blocks are about to be copied into these."""
 
         def give_up(worker: PoolWorker) -> None:
+            worker.pull_began = worker.walks.gate.mark()
             # asked before the lock is taken, see above
             is_idle = worker.device_idle()
             self._give_blocks_up(worker, find_blocks(), is_computed=lambda: is_idle)
 
         self._enter("hearing of blocks that are pulled", give_up)
 
-    def blocks_arrived(self, metadata: Any) -> None:
-        """On that thread: they are there, so their content is what these sequences' tokens say."""
+    def blocks_arrived(self, metadata: Any, sources: Any) -> None:
+        """On that thread: they are there, so their content is what these sequences' tokens say.
+
+        Unless the device was repaired meanwhile: then nobody knows which of them were lost.
+        """
 
         def note(worker: PoolWorker) -> None:
             with self._lock:
+                if not worker.walks.gate.stayed_open(worker.pull_began):
+                    self._log.warning("the device was closed while blocks were pulled; they are not pooled")
+                    return
                 for row, name in step_view.pulled_rows(metadata, worker.dp_rank):
                     adapter = worker.adapters.find(name) if name is not None else None
                     if name is None or adapter is not None:
-                        sequence_id, table = int(metadata.all_sequence_ids[row]), metadata.batch_block_tables[row]
-                        worker.sequences.expect(sequence_id, adapter)
-                        worker.walks.directory.rewrite(sequence_id, table[table >= 0].astype(np.int64))
+                        self._expect(worker, metadata, row, adapter, sources)
 
         self._enter("hearing of blocks that were pulled", note)
+
+    def _expect(self, worker: PoolWorker, metadata: Any, row: int, adapter: Adapter | None, sources: Any) -> None:
+        sequence_id, table = int(metadata.all_sequence_ids[row]), metadata.batch_block_tables[row]
+        block_ids = table[table >= 0].astype(np.int64)
+        places = block_share.places(block_writes.counts_by_source(block_ids, sources))
+        if places is None or not len(places):
+            self._log.warning("the order in which a sequence's blocks were pulled is not known; it is not pooled")
+            return
+        worker.sequences.expect(sequence_id, adapter, places)
+        worker.walks.directory.rewrite(sequence_id, block_ids)
 
     def _give_blocks_up(self, worker: PoolWorker, block_ids: BlockIds, is_computed: Callable[[], bool]) -> None:
         with self._lock:
@@ -252,7 +272,8 @@ class KvPoolPlugin:
         try:
             work(worker)
         except Exception:  # noqa: BLE001 - the one of all entries; the engine must live
-            self.counters.hook_errors += 1
+            with self._lock:
+                self.counters.hook_errors += 1
             worker.walks.spill.stop_reading()
             with self._lock:
                 worker.walks.directory.forget()
@@ -267,9 +288,11 @@ class KvPoolPlugin:
         is_prepared = self._enter(
             "preparing a batch", lambda worker: self._prepare(worker, model_inputs, metadata, cache_ids)
         )
+        if worker.times_decodes and not metadata.is_prefill:
+            worker.prefill_clock.launch(metadata, 0)
         if not is_prepared and metadata.is_prefill:
             # whatever is raised here stops the batch, as it must: it would read blocks that did not arrive
-            self._give_hits_up(worker, model_inputs, metadata)
+            self._give_hits_up(worker, model_inputs, metadata, cache_ids)
 
     def _prepare(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
         with self._lock:
@@ -291,11 +314,16 @@ class KvPoolPlugin:
         ]
         lengths = computed.copy()
         lengths[rows] = worker.walks.prefill.run(prompts, hits)
+        if worker.why is not None:
+            worker.why.prefilled(metadata, zip(new, prompts, strict=True), worker.sequences, adapters, rows, lengths)
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
+        tokens = step_view.computed_tokens(metadata, worker.dp_rank, lengths, worker.block_size)
+        worker.prefill_clock.launch(metadata, tokens)
 
     def _begin_prompt(self, worker: PoolWorker, new: NewPrompt, table: Any, adapter: Adapter | None) -> Prompt:
         can_be_named = new.adapter is None or adapter is not None
-        self.counters.unnamed_prompts += not can_be_named
+        self.counters.unpooled_adapter += not can_be_named
+        self.counters.unpooled_beams += new.is_beam
         indexes, block_ids = worker.sequences.enter(
             new.sequence_id,
             new.handle,
@@ -321,12 +349,20 @@ class KvPoolPlugin:
             adapter=adapter,
         )
 
-    def _give_hits_up(self, worker: PoolWorker, model_inputs: Any, metadata: Any) -> None:
+    def _give_hits_up(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
         """Compute all of a batch, as the other ranks will: they wait to hear what this one has."""
         rows, lengths, _ = step_view.promises(metadata)
         agreed = worker.walks.prefill.give_up(len(rows))
         if agreed is not None:
             lengths[rows] = agreed
+
+        def tell(worker: PoolWorker) -> None:
+            if agreed is None:
+                worker.walks.prefill.lost(step_view.promised_blocks(metadata, worker.dp_rank))
+            if worker.why is not None:
+                worker.why.stumbled(metadata, cache_ids, worker.dp_rank, lengths)
+
+        self._enter("telling what a batch lost", tell)
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
     def _go_on(self, worker: PoolWorker, metadata: Any, cache_ids: Any) -> None:
@@ -337,6 +373,7 @@ class KvPoolPlugin:
             return
         sequence_ids = metadata.all_sequence_ids[rows]
         current, new = worker.sequences.advance(sequence_ids, cache_ids[rows], metadata.batch_block_tables[rows])
+        self.counters.unpooled_unseen = worker.sequences.num_unseen
         spill.wait(current)
         if worker.is_async:
             writes = step_view.appending(metadata, rows, worker.share)

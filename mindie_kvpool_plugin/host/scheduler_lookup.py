@@ -15,9 +15,15 @@ from collections.abc import Callable, Sequence
 
 from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.core.block_keys import alias_keys
+from mindie_kvpool_plugin.host.partners import scheduler_watch
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
+from mindie_kvpool_plugin.host.why_lookups import Lookups, Outcome
 from mindie_kvpool_plugin.native import native
+from mindie_kvpool_plugin.observability.counters import Counters
+from mindie_kvpool_plugin.observability.identity import Identity
 from mindie_kvpool_plugin.observability.log import RateLimited, logger
+from mindie_kvpool_plugin.observability.observer import observe
+from mindie_kvpool_plugin.observability.part import Part
 from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
@@ -39,9 +45,17 @@ def build_lookup(backend: str, pool_file: PoolFile) -> SchedulerLookup:
         ConfigError, PoolError: as ``pools.registry.open_pool``.
     """
     options = pool_file.options or KvPoolOptions()
-    pool = assemble.open_scheduler_pool(backend, pool_file)
+    counters = Counters()
+    pool = assemble.open_scheduler_pool(backend, pool_file, counters)
     logger.info("the scheduler looks blocks up in %s, namespace %s", backend, options.namespace)
-    return SchedulerLookup(pool, options.namespace, options.lookup_first_blocks)
+    identity = Identity("scheduler", backend=backend, namespace=options.namespace, pool_file=str(pool_file.path))
+    observed = observe(identity, counters, assemble.settings_of(options), scheduler_watch(counters).look)
+    why = Lookups(options.why_requests, options.lookup_budget_s, f"{NO_HASH}_") if options.why_requests else None
+    if why is not None:
+        observed.tells["why"] = why.told
+    return SchedulerLookup(
+        pool, options.namespace, options.lookup_first_blocks, counters=counters, observed=observed, why=why
+    )
 
 
 class SchedulerLookup:
@@ -52,11 +66,24 @@ class SchedulerLookup:
         namespace: first part of every key.
         first_blocks: blocks asked for in the first call; more while first calls hit.
         clock: seconds, monotonic.
+        counters: where questions are counted.
+        observed: what others see of these lookups.
+        why: where answers are noted; None: nobody asks.
     """
 
     def __init__(
-        self, pool: PoolBackend, namespace: str, first_blocks: int, clock: Callable[[], float] = time.monotonic
+        self,
+        pool: PoolBackend,
+        namespace: str,
+        first_blocks: int,
+        clock: Callable[[], float] = time.monotonic,
+        counters: Counters | None = None,
+        observed: Part | None = None,
+        why: Lookups | None = None,
     ) -> None:
+        self.counters = counters or Counters()
+        self._observed = observed
+        self._why = why
         self._pool = pool
         self._namespace = namespace
         self._first_blocks = self._first_part = first_blocks
@@ -66,11 +93,18 @@ class SchedulerLookup:
 
     def batch_exist(self, keys: Sequence[str]) -> list[bool]:
         """One bool per host key, in order."""
+        began = time.perf_counter()
+        outcome: Outcome = "answered" if self._why is None or self._pool.is_available else "left_alone"
         try:
-            return self._answer(keys)
+            found = self._answer(keys)
         except Exception:  # noqa: BLE001 - an exception here would leave the C++ caller with the GIL held
             self._log.warning("a pool lookup failed and is answered with no", exc_info=True)
-            return [False] * len(keys)
+            self.counters.lookup_errors += 1
+            found, outcome = 0, "failed"
+        seconds = time.perf_counter() - began
+        self._count(len(keys), found, seconds)
+        self._note(keys, found, seconds, outcome)
+        return [True] * found + [False] * (len(keys) - found)
 
     def exists(self, key: str) -> bool:
         """The same for one key."""
@@ -78,15 +112,39 @@ class SchedulerLookup:
 
     def close(self) -> None:
         """Close the pool; the host itself never calls this."""
+        if self._observed is not None:
+            self._observed.forget()
         self._pool.close()
 
-    def _answer(self, keys: Sequence[str]) -> list[bool]:
+    def _count(self, asked: int, found: int, seconds: float) -> None:
+        counters = self.counters
+        if found == 0:
+            counters.answered_none += 1
+        elif found == asked:
+            counters.answered_all += 1
+        else:
+            counters.answered_some += 1
+        counters.asked_keys += asked
+        counters.found_keys += found
+        counters.lookup_seconds.add(seconds)
+
+    def _note(self, keys: Sequence[str], found: int, seconds: float, outcome: Outcome) -> None:
+        if self._why is not None:
+            try:
+                self._why.note(keys, found, seconds, outcome)
+            except Exception:  # noqa: BLE001 - the same caller, and it has its answer already
+                self._log.warning("a pool lookup could not be noted (why_requests)", exc_info=True)
+
+    def _answer(self, keys: Sequence[str]) -> int:
+        """How many leading keys are hits."""
         self._recent.age_s = self._pool.answer_proof_s  # not known before the pool is open
         known, is_final = self._recent.leading(keys)
         found = known if is_final else self._ask(keys, known)
-        if not is_final:
+        if is_final:
+            self.counters.remembered_questions += 1
+        else:
             self._recent.note(keys, known, found)
-        return [True] * found + [False] * (len(keys) - found)
+        return found
 
     def _ask(self, keys: Sequence[str], found: int) -> int:
         """How many leading keys are hits, of which ``found`` are known to be."""
@@ -122,6 +180,8 @@ class SchedulerLookup:
         prefix = self._prefixes.get(model)
         if prefix is None:
             prefix = self._prefixes[model] = alias_keys(self._namespace, model, [""])[0]
+            if self._observed is not None:
+                self._observed.learn_model(model)
         return prefix
 
 

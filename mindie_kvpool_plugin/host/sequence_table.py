@@ -40,11 +40,15 @@ class SequenceTable:
         block_size: tokens per block.
         settles_late: the tokens a step answers have their KV in place one step later (``la``).
         share: which of a sequence's blocks lie on this rank.
+
+    Attributes:
+        num_unseen: sequences that went on without having begun here, which stay out of the pool.
     """
 
     def __init__(
         self, infer_context: Any, block_size: int, settles_late: bool = False, share: BlockShare | None = None
     ) -> None:
+        self.num_unseen = 0
         self._context = infer_context
         self._block_size = block_size
         self._settles_late = settles_late
@@ -52,7 +56,8 @@ class SequenceTable:
         self._handle_of: dict[int, int] = {}
         self._hashed: dict[int, HashedTokens] = {}
         self._adapters: dict[int, Adapter] = {}
-        self._expected: dict[int, Adapter | None] = {}
+        self._expected: dict[int, tuple[Adapter | None, BlockIds]] = {}
+        self._places: dict[int, BlockIds] = {}
         self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
@@ -141,8 +146,11 @@ class SequenceTable:
         for row in np.nonzero(strangers)[0].tolist():
             # never prefilled here: pulled from a prefill node, or e.g. a beam, which stays out of the pool
             sequence_id = int(sequence_ids[row])
-            is_pulled, adapter = sequence_id in self._expected, self._expected.pop(sequence_id, None)
-            self.enter(sequence_id, int(handles[row]), table, row, poolable=is_pulled, adapter=adapter)
+            adapter, places = self._expected.pop(sequence_id, (None, None))
+            self.num_unseen += places is None
+            self.enter(sequence_id, int(handles[row]), table, row, poolable=places is not None, adapter=adapter)
+            if places is not None:
+                self._places[sequence_id] = places
         rows = np.arange(len(handles))
         if self._settles_late:
             self._certain[handles] = np.minimum(self._context.get_seq_lens(handles), self._limit[handles])
@@ -163,9 +171,15 @@ class SequenceTable:
         self._latest_row[handles] = rows
         return current, new
 
-    def expect(self, sequence_id: int, adapter: Adapter | None) -> None:
-        """A sequence whose prompt another node has computed will decode here: its tokens name its blocks."""
-        self._expected[sequence_id] = adapter
+    def expect(self, sequence_id: int, adapter: Adapter | None, places: BlockIds) -> None:
+        """A sequence whose prompt another node has computed will decode here: its tokens name its blocks.
+
+        Args:
+            sequence_id: the host's id.
+            adapter: its LoRA adapter.
+            places: int64 [pulled blocks], where they stand in its table (``block_share.places``).
+        """
+        self._expected[sequence_id] = adapter, places
 
     def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
         """What the sequence would leave behind now, and which blocks are still those it was given.
@@ -184,8 +198,11 @@ class SequenceTable:
         if not len(indexes):
             return None
         tokens = _copied(self._context.get_all_input_ids(handle), (int(indexes[-1]) + 1) * self._block_size)
-        block_ids = table[: len(indexes)].astype(np.int64)
-        given: Mask = self._given[handle, : len(indexes)] == table[: len(indexes)]
+        places = np.arange(len(indexes))
+        pulled = self._places.get(sequence_id, places[:0])[: len(places)]
+        places[: len(pulled)] = pulled
+        block_ids = table[places].astype(np.int64)
+        given: Mask = self._given[handle, places] == table[places]
         hashed, adapter = self._hashed.get(sequence_id), self._adapters.get(sequence_id)
         return FreedSequence(sequence_id, tokens, indexes, block_ids, hashed, adapter), given
 
@@ -203,6 +220,7 @@ class SequenceTable:
     def _forget(self, sequence_id: int) -> int | None:
         self._hashed.pop(sequence_id, None)
         self._adapters.pop(sequence_id, None)
+        self._places.pop(sequence_id, None)
         self._expected.pop(sequence_id, None)
         return self._handle_of.pop(sequence_id, None)
 

@@ -60,6 +60,7 @@ def new_prompts(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -
     ends = np.cumsum(lengths)
     tokens = np.asarray(metadata.input_ids, dtype=np.int64)
     computed, promised = _computed_and_promised(metadata)
+    request_of = _requests(metadata).tolist()
     adapters = metadata.adapter_ids or [None] * len(lengths)
     beams = metadata.batch_use_beam_search
     begins = _begins(metadata, len(lengths)) & _is_own(metadata, dp_rank)
@@ -71,11 +72,24 @@ def new_prompts(metadata: Any, cache_ids: npt.NDArray[np.int32], dp_rank: int) -
             tokens=tokens[ends[row] - lengths[row] : ends[row]],
             computed=int(computed[row]),
             promised=int(promised[row]),
-            adapter=adapters[row] or None,
-            is_beam=beams is not None and bool(beams[row]),
+            adapter=adapters[request_of[row]] or None,
+            is_beam=beams is not None and bool(beams[request_of[row]]),
         )
         for row in np.flatnonzero(begins).tolist()
     ]
+
+
+def request_names(metadata: Any) -> npt.NDArray[np.str_]:
+    """The request id of every row: the ``id`` of the answer and of the log (single_req_infer_interface_base.cpp)."""
+    names: npt.NDArray[np.str_] = np.asarray(metadata.batch_request_ids).astype(np.str_)[_requests(metadata)]
+    return names
+
+
+def are_whole(metadata: Any) -> npt.NDArray[np.bool_]:
+    """Which rows are the last, or only, chunk of their prompt."""
+    if metadata.batch_last_prompt is None:
+        return np.ones(len(metadata.all_sequence_ids), dtype=np.bool_)
+    return np.asarray(metadata.batch_last_prompt, dtype=np.bool_)
 
 
 def going_rows(metadata: Any, dp_rank: int) -> npt.NDArray[np.int64]:
@@ -91,10 +105,16 @@ def _is_own(metadata: Any, dp_rank: int) -> npt.NDArray[np.bool_]:
     own: npt.NDArray[np.bool_] = np.asarray(metadata.all_sequence_ids) != SIMULATE_SEQUENCE_ID
     dp_ranks = metadata.batch_dp_rank_ids
     if dp_ranks is not None:
-        if len(dp_ranks) != len(own):
-            dp_ranks = np.repeat(dp_ranks, [len(ids) for ids in metadata.batch_sequence_ids])
-        own = own & (np.asarray(dp_ranks) == dp_rank)
+        own = own & (np.asarray(dp_ranks)[_requests(metadata)] == dp_rank)
     return own
+
+
+def _requests(metadata: Any) -> npt.NDArray[np.int64]:
+    """int64 [rows], the request of each: one that decodes with several sequences has so many rows (n, beams)."""
+    requests: npt.NDArray[np.int64] = np.arange(len(metadata.batch_sequence_ids))
+    if len(requests) == len(metadata.all_sequence_ids):
+        return requests
+    return np.repeat(requests, [len(ids) for ids in metadata.batch_sequence_ids])
 
 
 def _begins(metadata: Any, count: int) -> npt.NDArray[np.bool_]:
@@ -133,9 +153,33 @@ def promises(metadata: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     return np.nonzero((promised > computed) & is_real & _begins(metadata, len(computed)))[0], computed, promised
 
 
+def promised_blocks(metadata: Any, dp_rank: int) -> int:
+    """Pool hits of the prompts of this data-parallel rank, in blocks."""
+    rows, computed, promised = promises(metadata)
+    own = rows[_is_own(metadata, dp_rank)[rows]]
+    return int((promised - computed)[own].sum())
+
+
+def computed_tokens(metadata: Any, dp_rank: int, lengths: npt.NDArray[np.int64], block_size: int) -> int:
+    """Tokens of this data-parallel rank that a prefill batch computes.
+
+    Args:
+        metadata: the host's InputMetadata.
+        dp_rank: of this worker.
+        lengths: int64 [batch], leading blocks of every row that are reused.
+        block_size: tokens per block.
+    """
+    tokens = np.asarray(metadata.batch_seq_len, dtype=np.int64)
+    own = _is_own(metadata, dp_rank)
+    reused = np.where(_begins(metadata, len(tokens)), lengths * block_size, 0)
+    return int(np.maximum(tokens - reused, 1)[own].sum())
+
+
 def _computed_and_promised(metadata: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    computed = _counts(metadata.computed_blocks, len(metadata.batch_seq_len))
-    return computed, np.maximum(computed, _counts(metadata.remote_computed_blocks, len(computed)))
+    request_of = _requests(metadata)
+    computed = _counts(metadata.computed_blocks, len(metadata.batch_sequence_ids))
+    promised = np.maximum(computed, _counts(metadata.remote_computed_blocks, len(computed)))
+    return computed[request_of], promised[request_of]
 
 
 def lower_hits(
@@ -163,6 +207,8 @@ def lower_hits(
     """
     if metadata.remote_computed_blocks is None:
         return
+    # the host counts per request; what a decoding one finds counts for nothing, so its first row stands for it
+    lengths = lengths[np.unique(_requests(metadata), return_index=True)[1]]
     before = _counts(metadata.remote_computed_blocks, len(lengths))
     if not lengths.any() and (metadata.computed_blocks is None or not np.any(metadata.computed_blocks)):
         metadata.remote_computed_blocks = None
@@ -196,9 +242,9 @@ def _give_back(metadata: Any, num_blocks: npt.NDArray[np.int64], block_size: int
     metadata.seq_lens = seq_lens
 
 
-def _counts(blocks: Any, rows: int) -> npt.NDArray[np.int64]:
-    """Blocks per row; the host counts them per rank where a sequence's blocks lie on several."""
+def _counts(blocks: Any, requests: int) -> npt.NDArray[np.int64]:
+    """Blocks per request; the host counts them per rank where a sequence's blocks lie on several."""
     if blocks is None:
-        return np.zeros(rows, dtype=np.int64)
+        return np.zeros(requests, dtype=np.int64)
     counts: npt.NDArray[np.int64] = np.asarray(blocks, dtype=np.int64)
     return counts if counts.ndim == 1 else counts.sum(axis=1)

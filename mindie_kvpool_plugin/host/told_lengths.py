@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host import step_view
-from mindie_kvpool_plugin.host.agreement import Agreement
+from mindie_kvpool_plugin.host.agreement import Agreement, Carrying
 from mindie_kvpool_plugin.observability.log import RateLimited
 
 Lengths = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class ToldLengths:
         block_size: tokens per block.
     """
 
-    def __init__(self, agreement: Agreement, dp_rank: int, num_groups: int, block_size: int) -> None:
+    def __init__(self, agreement: Agreement | Carrying, dp_rank: int, num_groups: int, block_size: int) -> None:
         self._agreement = agreement
         self._dp_rank, self._num_groups, self._block_size = dp_rank, num_groups, block_size
         self._sizes: list[int] = []  # prompts of every group; none when nobody is told

@@ -6,8 +6,6 @@ error: the host then does not start, which beats a service that silently does no
 
 from __future__ import annotations
 
-import atexit
-import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,22 +15,27 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.blocks import FreedSequence
 from mindie_kvpool_plugin.core.block_directory import Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
+from mindie_kvpool_plugin.core.load_gate import NUM_FIGURES, LoadGate
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
+from mindie_kvpool_plugin.host import compat, leaving, model_facts, modes, weights
 from mindie_kvpool_plugin.host.adapters import Adapters
-from mindie_kvpool_plugin.host.agreement import Agreement, Alone, Lengths, is_daemons_child
+from mindie_kvpool_plugin.host.agreement import Agreement, Alone, Carrying, Lengths, is_daemons_child
 from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.model_facts import Shard
+from mindie_kvpool_plugin.host.partners import worker_watch
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.host.told_lengths import LATE_RANK_TIMEOUT_S, ToldLengths
+from mindie_kvpool_plugin.host.why import Why
+from mindie_kvpool_plugin.observability.counters import Counters
+from mindie_kvpool_plugin.observability.identity import Identity
 from mindie_kvpool_plugin.observability.log import logger
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.observer import observe
+from mindie_kvpool_plugin.observability.part import Part
+from mindie_kvpool_plugin.observability.prefill_clock import PrefillClock
 from mindie_kvpool_plugin.options.pool_file import PoolFile, no_meeting_place, read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
-
-_open_workers: weakref.WeakSet[PoolWorker] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
@@ -52,6 +55,11 @@ class PoolWorker:
         block_size: tokens per block.
         dp_rank: data-parallel rank.
         is_async: asynchronous scheduling.
+        why: what ended the prefixes of the last prompts; None: nobody asks.
+        prefill_clock: what computing a prompt token takes.
+        times_decodes: whether it is asked what a decode step takes.
+        observed: what others see of this rank.
+        pull_began: when the pull under way did (``DeviceGate.mark``); the host has one thread for pulls.
     """
 
     walks: assemble.RankWalks
@@ -66,6 +74,11 @@ class PoolWorker:
     block_size: int
     dp_rank: int
     is_async: bool
+    why: Why | None
+    prefill_clock: PrefillClock
+    times_decodes: bool = False
+    observed: Part | None = None
+    pull_began: int | None = None
 
     def look(self, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
         """What a sequence would leave behind now, if that may be stored (``SequenceTable.look``)."""
@@ -85,8 +98,11 @@ class PoolWorker:
         """Forget all sequences, all contents, and the batches that will never end."""
         self.walks.spill.stop_reading()
         self.in_flight.reset()
+        self.prefill_clock.lose_track()
         self.sequences.clear()
         self.walks.directory.forget()
+        if self.why is not None:
+            self.why.notes.left(None)
 
     def open_device(self) -> None:
         """Spills and reloads may go on."""
@@ -96,7 +112,11 @@ class PoolWorker:
 
     def close(self) -> None:
         """Let go of pool, thread and group."""
-        _open_workers.discard(self)
+        leaving.closed(self)
+        if self.why is not None:
+            self.why.close()
+        if self.observed is not None:
+            self.observed.forget()
         self.walks.close()
 
 
@@ -108,6 +128,7 @@ def build_worker(
     Raises:
         ConfigError: the pool file cannot work.
         PoolError: the pool cannot be reached or refused the memory.
+        DeviceError: the memory for staging cannot be had, or copies from and to the device do not work.
         HostCompatError: the deployment cannot be pooled, or the ranks did not meet.
     """
     mapping = generator_backend.model_wrapper.mapping
@@ -131,7 +152,12 @@ def build_worker(
                 'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
             )
         agreement = _agreement(mapping, active, pool_file)
-        told = _told_lengths(agreement, mapping, active, block_size)
+        prefill_clock = PrefillClock(counters, pool.clock)
+        load_gate = assemble.build_load_gate(
+            options, block_size, prefill_clock, counters, pool.clock, is_chunked="splitfuse" in active
+        )
+        exchange = _carrying(agreement, load_gate)
+        told = _told_lengths(exchange, mapping, active, block_size)
         share = _block_share(infer_context.spcp_parallel_info)
         adapters = Adapters(generator_backend.model_wrapper)
         sequences = SequenceTable(infer_context, block_size, settles_late=modes.settles_late(active), share=share)
@@ -141,24 +167,37 @@ def build_worker(
             return in_flight.wait(options.in_flight_timeout_s)
 
         def agree(lengths: Lengths) -> Lengths:
-            return agreement.give_up(len(lengths)) if in_flight.is_broken() else agreement.minimum(lengths)
+            return exchange.give_up(len(lengths)) if in_flight.is_broken() else exchange.minimum(lengths)
 
+        keys = _keys(generator_backend, layout, shard, options, block_size)
+        notes = assemble.build_notes(options, keys, shard.replica)
         walks = assemble.build_walks(
             pool,
             options,
             memory,
             memory.regions,
-            _keys(generator_backend, layout, shard, options, block_size),
+            keys,
             shard.replica,
             running=partial(_look, sequences, adapters),
             device_idle=device_idle,
             agree=told.minimum if told is not None else agree,
             async_write=bool(generator_backend.kv_pool_async_write),
             counters=counters,
+            why=notes,
+            load_gate=load_gate,
         )
+        why = None
+        if notes is not None:
+            judge = assemble.build_judge(notes, keys, shard.replica, pool, adapters.known)
+            why = Why(notes, judge, options.why_requests, lambda: agreement.broken)
     except BaseException:
         pool.close()
         raise
+    observed = _observed(_identity(generator_backend, pool_file, block_size), counters, options)
+    blocks = {"device_blocks": layout.num_blocks, "fingerprint": keys.service.fingerprint, "shard": shard.name}
+    observed.tells["blocks"] = lambda _: blocks
+    if why is not None:
+        observed.tells["why"] = why.told
     worker = PoolWorker(
         walks=walks,
         sequences=sequences,
@@ -172,8 +211,12 @@ def build_worker(
         block_size=block_size,
         dp_rank=int(mapping.attn_dp.rank),
         is_async=bool(infer_context.context_params.async_infer),
+        why=why,
+        prefill_clock=prefill_clock,
+        times_decodes=options.load == "auto" and not options.reload_budget_ms,
+        observed=observed,
     )
-    _open_workers.add(worker)
+    leaving.opened(worker)
     logger.info(
         "rank %d pools %d blocks of %d bytes in %d segments through %s as shard %s, %s",
         generator_backend.rank,
@@ -185,6 +228,26 @@ def build_worker(
         "written by the spill thread" if generator_backend.kv_pool_async_write else "written before the step returns",
     )
     return worker
+
+
+def _observed(identity: Identity, counters: Counters, options: KvPoolOptions) -> Part:
+    """On other nodes than rank 0's the scheduler may be another machine's, so that only rank 0 looks for it."""
+    watch = worker_watch(counters).look if identity.rank == 0 else None
+    return observe(identity, counters, assemble.settings_of(options), watch)
+
+
+def _identity(backend: Any, pool_file: PoolFile, block_size: int) -> Identity:
+    return Identity(
+        "worker",
+        rank=int(backend.rank),
+        dp_rank=int(backend.model_wrapper.mapping.attn_dp.rank),
+        device=int(backend.npu_device_id),
+        model=str(backend.model_name),
+        backend=str(backend.kv_pool_backend),
+        namespace=(pool_file.options or KvPoolOptions()).namespace,
+        pool_file=str(pool_file.path),
+        block_size=block_size,
+    )
 
 
 def _look(sequences: SequenceTable, adapters: Adapters, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
@@ -246,12 +309,17 @@ def _agreement(mapping: Any, active: Collection[str], pool_file: PoolFile) -> Ag
     return Agreement(rank, size, options.agreement, name, timeout_s, if_broken="this step and the service end")
 
 
-def _told_lengths(
-    agreement: Agreement | Alone, mapping: Any, active: Collection[str], block_size: int
-) -> ToldLengths | None:
-    if isinstance(agreement, Alone) or not _are_told(active):
+def _carrying(agreement: Agreement | Alone, load_gate: LoadGate | None) -> Carrying:
+    """The agreement, by which load gates hear of each other; where one rank has none, the others' figures count."""
+    if load_gate is None:
+        return Carrying(agreement, NUM_FIGURES)
+    return Carrying(agreement, NUM_FIGURES, load_gate.tells, load_gate.hears)
+
+
+def _told_lengths(exchange: Carrying, mapping: Any, active: Collection[str], block_size: int) -> ToldLengths | None:
+    if not _are_told(active) or _who_agrees(mapping, active)[1] == 1:
         return None
-    return ToldLengths(agreement, int(mapping.attn_dp.rank), int(mapping.attn_dp.group_size), block_size)
+    return ToldLengths(exchange, int(mapping.attn_dp.rank), int(mapping.attn_dp.group_size), block_size)
 
 
 def _are_told(active: Collection[str]) -> bool:
@@ -276,10 +344,3 @@ def _who_agrees(mapping: Any, active: Collection[str]) -> tuple[int, int, str]:
     rank = int(dp.rank) * per_dp + int(cp.rank) * int(tp.group_size) + int(tp.rank)
     size = per_dp * int(dp.group_size)
     return rank, size, f"all {size} ranks"
-
-
-@atexit.register
-def _close_all() -> None:
-    """Tell the pool good-bye, so that nobody is sent to memory that is gone."""
-    for worker in list(_open_workers):
-        worker.close()

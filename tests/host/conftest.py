@@ -50,6 +50,13 @@ class Environment:
         shutil.copytree(STAND_IN, self.site / "mindie_llm", ignore=shutil.ignore_patterns("__pycache__"))
         return self.site / "mindie_llm"
 
+    def as_service(self):
+        """Variables of a service that starts this interpreter, and its workers with it."""
+        script = self.python.parent / "mindie_llm_backend"
+        script.write_text(f"#!{self.python}\n")
+        script.chmod(0o755)
+        return {"PATH": f"{self.python.parent}:/usr/bin:/bin"}
+
     def run(self, code, *, check=True, env=None, both=False):
         """Run Python code in it; its standard output, with standard error behind it if asked for."""
         done = subprocess.run(
@@ -68,6 +75,7 @@ class Environment:
     def _pip(self, *arguments):
         subprocess.run(
             [sys.executable, "-m", "pip", "--quiet", "--python", str(self.python), *arguments],
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},  # not in there
             check=True,
             capture_output=True,
             text=True,

@@ -1,6 +1,7 @@
 """The installed wheel meets a stand-in host on disk: every hook, all or none, and nothing left behind."""
 
 import json
+import py_compile
 import shutil
 
 import pytest
@@ -8,6 +9,13 @@ import pytest
 from mindie_kvpool_plugin.host.compat import PLACES
 
 UTILS = "mindie_llm.text_generator.plugins.plugin_utils"
+STATUS = """
+from mindie_kvpool_plugin.cli.main import main
+try:
+    main(["status"])
+except SystemExit as end:
+    print("exit", end.code)
+"""
 POOL_FILE = {"capacity": "1MB", "kv_pool": {}}
 
 
@@ -207,6 +215,8 @@ def test_the_kill_switch_leaves_the_host_alone_and_says_so(armed):
         ("text_generator/generator.py", "def swap(self, block_operation)", "def swap(self, cpu, npu)", "takes"),
         ("text_generator/plugins/plugin_utils.py", "PLUGIN_WHITE_LIST", "PLUGINS", "PLUGIN_WHITE_LIST is missing"),
         ("text_generator/adapter/generator_backend.py", None, None, "cannot read its source"),
+        ("utils/status.py", "import os\n", "from os import _exit\n", "os is missing"),
+        ("connector/request_listener/request_listener.py", "def stop(self)", "def end(self)", "stop is missing"),
     ],
 )
 def test_an_incompatible_host_is_left_untouched(fresh, file, old, new, named):
@@ -233,6 +243,67 @@ print("kv_pool" in names, type(b.MemPool.__dict__["create_pool"]).__name__,
     assert named in output
 
 
+def compile_only(host):
+    """Leave compiled files only, where Python finds them without their sources."""
+    for path in host.rglob("*.py"):
+        py_compile.compile(str(path), str(path.with_suffix(".pyc")), doraise=True)
+        path.unlink()
+
+
+def test_a_host_of_compiled_files_only_is_hooked_like_any_other(fresh):
+    """Images may leave the sources out: places are judged by their code, and the version is known."""
+    compile_only(fresh.add_host())
+    code = f"""
+import {UTILS} as u
+from mindie_llm.utils import status
+from mindie_kvpool_plugin.host import compat
+report = compat.inspect_host()
+print(u.__file__.endswith(".pyc"), "kv_pool" in u.PLUGIN_WHITE_LIST)
+print(type(status.os).__name__, report.fits, report.version)
+"""
+    assert fresh.run(code) == "True True\n_LeavingOs True 3.0.0+simulator\n"
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [(lambda code: b"\0\0\0\0" + code[4:], "bad magic number"), (lambda code: code[:20], "marshal data")],
+)
+def test_a_compiled_file_that_cannot_be_read_keeps_the_package_out(fresh, damage, named):
+    """Of another Python, or cut off: one line says which file and what is wrong with it; the host is as it was."""
+    host = fresh.add_host()
+    compile_only(host)
+    path = host / "text_generator" / "generator.pyc"
+    path.write_bytes(damage(path.read_bytes()))
+    output = fresh.run(f"import {UTILS} as u; print('kv_pool' in u.PLUGIN_WHITE_LIST)", both=True)
+    assert output.startswith("False\n")
+    assert "stays out of MindIE-LLM" in output
+    assert "text_generator.generator: cannot read its source" in output
+    assert named in output
+
+
+def test_a_worker_that_ends_leaves_the_pool_first(armed):
+    """At a SIGTERM before the host closes its channels, and where a core thread exits; else ``os`` is as it was."""
+    code = """
+import os
+from mindie_llm.connector.request_listener import request_listener as r
+from mindie_llm.utils import status
+from mindie_kvpool_plugin.host import leaving
+told = []
+leaving.leave = lambda: told.append("leave")
+class Listener(r.RequestListener):
+    def __init__(self): self.channels = {"only": type("Channel", (), {"put": lambda self, _: told.append("close")})()}
+print(Listener().stop(), told, status.os.getpid() == os.getpid(), type(os).__name__, flush=True)
+told.clear()
+os._exit, real = (lambda code: told.append(code)), os._exit
+def fail(): raise KeyError("a block")
+thread = status.CoreThread(target=fail)
+thread.start(); thread.join()
+print(told, flush=True)
+real(0)
+"""
+    assert armed.run(code) == "True ['leave', 'close'] True module\n['leave', 1]\n"
+
+
 def test_a_broken_dependency_never_breaks_the_interpreter(fresh):
     """wrapt cannot be imported: the host is imported as without us, and one line says why."""
     fresh.add_host()
@@ -243,37 +314,19 @@ def test_a_broken_dependency_never_breaks_the_interpreter(fresh):
     assert "planted" in output
 
 
-def test_status_says_the_same_for_this_interpreter(armed):
-    """The command names host, version, and every place."""
-    code = "from mindie_kvpool_plugin.cli.main import main; main(['status'])"
-    output = armed.run(code)
-    assert "MindIE-LLM: 3.0.0" in output
-    assert output.count(": fits (") == len(PLACES)
-    assert "result: all hooks will be set" in output
-
-
-def test_status_says_what_does_not_fit(fresh):
-    """The same command on a host that lost a method: exit status 1 and the place."""
-    host = fresh.add_host()
-    path = host / "text_generator/utils/tg_infer_context_store.py"
-    path.write_text(path.read_text().replace("def reset_all_context(", "def reset_everything("))
-    code = """
-import sys
-from mindie_kvpool_plugin.cli.main import main
-try:
-    main(['status'])
-except SystemExit as end:
-    print("exit", end.code)
-"""
-    output = fresh.run(code)
-    assert "reset_all_context: DOES NOT FIT" in output
-    assert output.endswith("exit 1\n")
+def test_status_judges_what_the_wheel_installed(armed):
+    """The daemon's and the workers' interpreter are this one: every place is judged, and the hooks are set."""
+    output = armed.run(STATUS, env=armed.as_service())
+    assert output.count("MindIE-LLM: 3.0.0") == 2
+    assert output.count(f"{len(PLACES)} of {len(PLACES)} places fit") == 2
+    assert output.endswith("result: all hooks will be set, in the daemon and in the workers\nexit 0\n")
 
 
 def test_status_without_a_host_says_so(fresh):
     """A laptop has no MindIE-LLM."""
-    output = fresh.run("from mindie_kvpool_plugin.cli.main import main; main(['status'])", check=False)
+    output = fresh.run(STATUS, env=fresh.as_service())
     assert "MindIE-LLM: not installed" in output
+    assert output.endswith("exit 1\n")
 
 
 def test_uninstalling_leaves_nothing_behind(fresh):

@@ -7,10 +7,11 @@ Marked ``mindie``: needs MINDIE_LLM_SRC (a source tree) or an installed mindie_l
 import ast
 import inspect
 import os
+import re
 
 import pytest
 
-from mindie_kvpool_plugin.host import block_writes, compat, device_memory, modes, step_view
+from mindie_kvpool_plugin.host import block_writes, compat, device_memory, leaving, modes, step_view
 from mindie_kvpool_plugin.host.eligibility import DECODE_ROLE, plugin_words
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
@@ -82,6 +83,34 @@ def test_the_version_is_one_that_was_tried(host_source, monkeypatch):
     if version == "unknown" or os.environ.get("MINDIE_LLM_SRC"):
         pytest.skip("a source tree does not say its version")
     assert version in compat.TESTED_VERSIONS
+
+
+def test_a_stop_goes_through_the_listener_and_an_exit_through_the_core_threads(source):
+    """Where a worker leaves the pool: at SIGTERM before its channels close, else beside the one ``os._exit``."""
+    handler = find(source("connector/main.py"), "register_signal.handler_signal")
+    assert [ast.unparse(line) for line in branch(handler, "signum == signal.SIGTERM")] == ["request_listener.stop()"]
+    statement(
+        find(source("connector/request_listener/request_listener.py"), "RequestListener.stop"),
+        "self.communication.stop()",
+    )
+    in_order(find(source("utils/status.py"), "CoreThread.run"), "run", "_exit")
+    exits = [
+        str(path.relative_to(source("")))
+        for path in sorted(source("").rglob("*.py"))
+        for call in calls(ast.parse(path.read_text(encoding="utf-8")))
+        if call[2] in ("_exit", "abort", "killpg")
+    ]
+    assert exits == ["utils/status.py"]
+
+
+def test_the_host_waits_for_a_worker_longer_than_leaving_may_take(cpp):
+    """SIGTERM, then 500 ms in steps of 50 ms; the group is killed 15 s after it was asked to end."""
+    executor = cpp("executor/executor.cpp")
+    assert "kill(pid, SIGTERM)" in executor
+    (wait_ms,) = re.findall(r"maxWaitMs = (\d+);", executor)
+    assert int(wait_ms) > leaving.WAIT_S * 1000
+    (kill_s,) = re.findall(r"SUB_PROCESS_WAIT_TIME = (\d+);", cpp("server/daemon/llm_daemon.cpp"))
+    assert int(kill_s) > leaving.WAIT_S
 
 
 # -- what is read of the host's objects -------------------------------------------------------------------
@@ -373,6 +402,17 @@ def test_a_pull_names_its_blocks_and_says_whether_they_came(source):
     assert values(source("utils/status.py"), "MindieLlmStatusCode")["SUCCESS"] == 0
 
 
+def test_a_pull_from_several_ranks_brings_one_ranks_blocks_after_the_others(source):
+    """So a decode node's table does not follow the tokens when its prefill node has cp or sp (block_share.places)."""
+    fill = find(source("connector/request_router/router_impl.py"), "RouterImpl._get_id_to_block_table_map")
+    loop = next(node for node in ast.walk(fill) if isinstance(node, ast.For) and ast.unparse(node.iter) == "inst_ids")
+    told = ast.unparse(loop)
+    assert "src_block_table[start_src:start_src + valid_block_num]" in told
+    assert "dst_block_table[start_dst:start_dst + valid_block_num]" in told
+    assert "start_src += segment_len" in told
+    assert "start_dst += valid_block_num" in told
+
+
 def test_pulled_sequences_begin_with_the_next_decode_batch(source):
     """On the step thread, before the plugins see the batch; those of a pull that failed never begin."""
     generate = find(source(GENERATOR), "Generator.generate_token")
@@ -452,6 +492,17 @@ def test_prefix_cache_trims_by_the_remote_blocks(source):
     fields = [node for node in ast.walk(trim) if isinstance(node, ast.Attribute)]
     assert "computed_blocks" not in {node.attr for node in fields if ast.unparse(node.value) == "metadata"}
     assert "seq_lens=metadata.seq_lens" in ast.unparse(trim)
+
+
+def test_hits_are_counted_per_request(source):
+    """One that decodes with several sequences has a row for each; else a prompt beside it would get another's hit."""
+    trimming = ast.unparse(
+        find(
+            source(TEXT + "plugins/prefix_cache/prefix_cache_preprocess.py"), "PrefixCachePreprocess.update_infer_input"
+        )
+    )
+    assert "for i, batch_sequence_ids in enumerate(metadata.batch_sequence_ids):" in trimming
+    assert "computed_blocks.append(remote_computed_blocks[i])" in trimming
 
 
 def test_prefix_cache_runs_when_either_count_is_there(source):

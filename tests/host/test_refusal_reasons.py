@@ -4,6 +4,7 @@ A release in which one of these is gone lets a refusal go.  Nothing of the host 
 """
 
 import ast
+import re
 
 import pytest
 
@@ -63,6 +64,79 @@ def test_no_adapters_reach_the_model(word, file, source):
     assert frozenset({word, "lora"}) in rows("refused")
 
 
+def test_rows_of_groups_stand_one_after_the_other_where_decodes_have_to_come_first(cpp, source):
+    """A batch with chunks for all groups is no batch the workers understand."""
+    request = cpp("engine/llm_engine.cpp")
+    per_group = request[request.index("LlmEngine::BuildExecuteModelRequest") :]
+    assert per_group.index("for (size_t i = 0; i < metadatas.size(); i++)") < per_group.index(
+        "ConstructExecuteModelRequest(request, dpMetas"
+    )
+    trimming = ast.unparse(
+        find(
+            source(TEXT + "plugins/prefix_cache/prefix_cache_preprocess.py"),
+            "PrefixCachePreprocess.update_infer_input",
+        )
+    )
+    assert "prefill_idx = list(range(decode_len, batch_size))" in trimming
+    assert "new_input_ids[:decode_len] = input_ids[:decode_len]" in trimming
+    assert frozenset({"splitfuse", "dp"}) in rows("refused")
+
+
+def test_the_mask_of_guesses_is_not_cut_for_a_group(source):
+    """It is handed over under one name and cut under another."""
+    step = ast.unparse(find(source(TEXT + "plugins/plugin_manager.py"), "PluginManager.generate_token"))
+    assert "attn_mask=self.plugin_data_param.mask" in step
+    cutting = ast.unparse(find(source(TEXT + "adapter/generator_torch.py"), "GeneratorTorch._dp_partition_data"))
+    assert "kwargs.get('spec_mask', None)" in cutting
+    assert "attn_mask" not in cutting
+    assert frozenset({"la", "dp"}) in rows("refused")
+
+
+def test_inputs_of_memory_decoding_name_no_group(source):
+    """Which rows are a group's cannot be asked then."""
+    made = built_inputs(source(TEXT + "plugins/memory_decoding/decoding_policy.py"))
+    assert any("dp_rank_ids" not in arguments for arguments in made)
+    assert frozenset({"memory_decoding", "dp"}) in rows("excluded")
+
+
+def test_documents_exclude_long_sequences_with_chunks_and_parallel_decoding(source):
+    """Context and sequence parallelism are the features of that kind."""
+    features = source("../docs/zh/user_guide/feature")
+    if not features.is_dir():
+        pytest.skip("needs MindIE-LLM's documents beside mindie_llm")
+    table = (features / "README.md").read_text(encoding="utf-8")
+    of_that_kind = table[table.index(">长序列特性</td>") : table.index(">调度特性</td>")]
+    assert "context_parallel.md" in of_that_kind
+    assert "sequence_parallel.md" in of_that_kind
+    for page in ("splitFuse.md", "speculative_decoding.md"):
+        (excluded,) = [
+            line
+            for line in (features / page).read_text(encoding="utf-8").splitlines()
+            if "该特性不能和" in line and "长序列" in line
+        ]
+        assert "MTP" in excluded
+    together = {frozenset({ours, own}) for ours in ("cp", "sp") for own in ("la", "memory_decoding", "splitfuse")}
+    assert together <= rows("refused")
+
+
+def test_the_torch_backend_swaps_through_what_its_cache_does_not_have(source):
+    """And only its models have the sparse attention's index."""
+    swap = ast.unparse(find(source(TEXT + "adapter/generator_aclgraph.py"), "GeneratorAclGraph.swap_cache"))
+    assert "self.cache_pool.swap_cache(" in swap
+    cache = tree(source(TEXT + "adapter/torch_utils/kvcache_pool.py"))
+    assert "swap_cache" not in {node.name for node in ast.walk(cache) if isinstance(node, ast.FunctionDef)}
+    assert {frozenset({"swap", "sparse_index"}), frozenset({"swap", "backend_torch"})} <= rows("excluded")
+
+
+def test_blocks_of_several_ranks_cannot_be_swapped(cpp):
+    """The scheduler's thread catches nothing, so that its process ends."""
+    assert "Can not swap when rank size larger than 1!" in cpp("block_manager/cpu_npu_block_allocator.cpp")
+    engine = cpp("engine/llm_engine.cpp")
+    begin = engine.index("void LlmEngine::SchedulerThreadEntry")
+    assert "catch" not in engine[begin : engine.index("\n}", begin)]
+    assert {frozenset({"cp", "swap"}), frozenset({"sp", "swap"})} <= rows("excluded")
+
+
 def test_context_and_data_parallel_end_the_start(source):
     """In ATB models, where the source tree has them."""
     mapping = source("../examples/atb_models/atb_llm/utils/mapping.py")
@@ -106,6 +180,43 @@ def test_of_a_group_only_the_first_is_swapped_in(cpp):
 def test_adapters_are_not_loaded_on_nodes_of_a_disaggregated_deployment(cpp):
     """The server answers so."""
     assert "Multi Lora does not support PD separation!" in cpp("llm_manager_v2/impl/llm_manager_impl.cpp")
+
+
+def test_a_repair_frees_blocks_that_are_still_to_be_pulled(cpp):
+    """A prompt waits among the transferring ones for its pull; when it ends there, only its own server hears of it."""
+    scheduler = cpp("scheduler/scheduler.cpp")
+    assert "transferringMap_.Insert(seqGroupSptr->seqGroup_->firstSeq->seqId_" in scheduler
+    stop = scheduler[scheduler.index("void Scheduler::StopRunningRequest()") :]
+    stop = stop[: stop.index("\n}")]
+    assert "transferringMap_.Erase(seqId);" in stop
+    assert "ClearSeqGrp(sgPtr, SequenceStatus::FINISH_ABORTED);" in stop
+    engine = cpp("engine/llm_engine.cpp")
+    paused = engine[engine.index("if (isPauseScheduling_.load(") :]
+    assert paused.index("StopRunningRequest();") < paused.index("continue;")
+    answers = cpp("server/endpoint/single_llm_req_handler/single_llm_prefill_req_handler.cpp")
+    assert answers.index("if (self->isFinish_.load()) {") < answers.index("if (response->isEos) {")
+    assert {frozenset({role, "recovery"}) for role in ("pd_prefill", "pd_flex")} <= rows("excluded")
+
+
+def test_groups_are_named_over_a_route_that_takes_no_flex_role(cpp):
+    """And a flex node's engine neither goes in step with other groups nor runs dummy batches for them."""
+    routes = cpp("server/endpoint/http_wrapper/http_handler.cpp")
+    assert 'R"(/v1/role/(prefill|decode|flex))"' in routes
+    assert 'R"(/v2/role/(prefill|decode))"' in routes
+    roles = cpp("server/endpoint/http_wrapper/dmi_role.cpp")
+    for of_groups in ("localDpInstanceIds.emplace_back", "localDeviceRankIds.emplace_back"):
+        told = roles.split(of_groups)[:-1]
+        assert told
+        assert all(found_in(text).endswith("V2") for text in ["".join(told[: at + 1]) for at in range(len(told))])
+    engine = cpp("engine/llm_engine.cpp")
+    assert "schedulerConfig_->distributedEnable && isProcessGroupInit && role_ == Role::P;" in engine
+    assert "if (role_ == Role::D && schedulerConfig_->distributedEnable)" in engine
+    assert frozenset({"dp_servers", "pd_flex"}) in rows("excluded")
+
+
+def found_in(text):
+    """The name of the function of a class whose body ``text`` ends in."""
+    return re.findall(r"^[\w:<>]+ DmiRole::(\w+)\(", text, re.MULTILINE)[-1]
 
 
 def test_an_image_is_a_random_name_among_the_tokens(source):

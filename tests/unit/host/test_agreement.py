@@ -8,7 +8,7 @@ import pytest
 
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host import agreement
-from mindie_kvpool_plugin.host.agreement import Agreement
+from mindie_kvpool_plugin.host.agreement import Agreement, Alone, Carrying
 
 JOIN_S = 60.0
 
@@ -55,6 +55,20 @@ def test_minimum_gives_up_when_a_rank_is_gone():
     assert ranks[0].minimum(np.array([5], dtype=np.int64)).tolist() == [0]
 
 
+def test_a_rank_may_be_later_than_the_meeting_was_bounded(monkeypatch):
+    """What bounds the meeting does not bound the agreements after it, whichever timeouts this torch goes by."""
+    monkeypatch.setattr(agreement, "MEETING_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(agreement, "HELD_UP_TIMEOUT_S", 1.0)
+    ranks = meet(2, "test later", timeout_s=20.0)
+    first = []
+    waiting = threading.Thread(target=lambda: first.append(ranks[0].minimum(np.array([5], dtype=np.int64)).tolist()))
+    waiting.start()
+    time.sleep(2.0)  # how late it is, not what is waited for
+    assert ranks[1].minimum(np.array([4], dtype=np.int64)).tolist() == [4]
+    waiting.join(JOIN_S)
+    assert first == [[4]]
+
+
 def test_ranks_that_do_not_meet_end_in_one_clear_error(monkeypatch):
     """The message names the rank, the place and the setting for several nodes."""
     monkeypatch.setattr(agreement, "MEETING_TIMEOUT_S", 0.3)
@@ -78,3 +92,43 @@ def test_a_rank_that_gives_up_waits_for_nobody_and_the_others_hear_it():
     assert ranks[1].minimum(np.array([5, 3], dtype=np.int64)).tolist() == [0, 0]
     assert minimum(ranks, [[4], [6]]) == [[4], [4]]
     assert not any(rank.broken for rank in ranks)
+
+
+def test_figures_travel_with_the_lengths():
+    """Of three ranks one has nothing to tell and does not listen; the lengths are as without."""
+    heard = [[], []]
+    carrying = [
+        Carrying(each, 2, tells, heard[rank].append) if tells else Carrying(each, 2)
+        for rank, (each, tells) in enumerate(
+            zip(
+                meet(3, "test carrying"),
+                (lambda: np.array([-5, 0]), lambda: np.array([-3, -7]), None),
+                strict=True,
+            )
+        )
+    ]
+    assert minimum(carrying, [[5, 3], [4, 9], [5, 9]]) == [[4, 3]] * 3
+    assert [[each.tolist() for each in one] for one in heard] == [[[-5, -7]]] * 2
+    assert not any(each.broken for each in carrying)
+
+
+def test_who_gives_up_says_nothing_and_hears_nothing():
+    """The others hear of each other all the same, as often as the ranks agree."""
+    heard = [[], []]
+    one, two = (
+        Carrying(each, 1, lambda: np.array([-4]), heard[rank].append)
+        for rank, each in enumerate(meet(2, "test carrying and giving up"))
+    )
+    assert two.give_up(2).tolist() == [0, 0]
+    assert one.minimum(np.array([5, 6], dtype=np.int64)).tolist() == [0, 0]
+    assert [[each.tolist() for each in rank] for rank in heard] == [[[-4]], []]
+
+
+def test_one_rank_hears_itself_and_ranks_that_cannot_agree_hear_nothing():
+    """Zeros are no figures then."""
+    heard = []
+    alone = Carrying(Alone(), 1, lambda: np.array([-4]), heard.append)
+    assert alone.minimum(np.array([5], dtype=np.int64)).tolist() == [5]
+    ranks = meet(2, "test carrying and broken", timeout_s=0.2)
+    assert Carrying(ranks[0], 1, lambda: np.array([-1]), heard.append).minimum(np.array([5])).tolist() == [0]
+    assert [each.tolist() for each in heard] == [[-4]]

@@ -1,6 +1,7 @@
 """Ranks in processes of their own that die or hang: the others go on within the bound, all with the same answer."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from tests.conftest import free_port
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 1.0
 AT_ONCE_S = 0.5
+ENDED_S = 30.0  # an interpreter with torch goes down, on a busy machine; what is left of the agreement lasts a minute
 
 
 class RankProcess:
-    def __init__(self, rank, size, port):
+    def __init__(self, rank, size, place):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.unit.host.ranks", str(rank), str(size), str(port), str(TIMEOUT_S)],
+            [sys.executable, "-m", "tests.unit.host.ranks", str(rank), str(size), place, str(TIMEOUT_S)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -34,15 +36,20 @@ class RankProcess:
     def hear(self):
         return json.loads(self.process.stdout.readline())
 
+    def leave(self):
+        """End its input; its exit status."""
+        self.process.communicate(timeout=ENDED_S)
+        return self.process.returncode
+
     def kill(self):
         self.process.kill()
         self.process.communicate()
 
 
-@pytest.fixture
-def ranks():
-    port = free_port()
-    started = [RankProcess(rank, 3, port) for rank in range(3)]
+@pytest.fixture(params=["127.0.0.1"])
+def ranks(request):
+    place = f"tcp://{request.param}:{free_port()}"
+    started = [RankProcess(rank, 3, place) for rank in range(3)]
     try:
         assert [rank.process.stdout.readline() for rank in started] == ["met\n"] * 3
         yield started
@@ -55,6 +62,12 @@ def agreed(ranks, *lengths):
     for rank, own in zip(ranks, lengths, strict=True):
         rank.ask(*own)
     return [rank.hear() for rank in ranks]
+
+
+@pytest.mark.parametrize("ranks", ["[::1]"], indirect=True)
+def test_ranks_meet_at_an_ipv6_address(ranks):
+    """Written in brackets, as everywhere a port follows."""
+    assert [answer for answer, _, _ in agreed(ranks, [5], [4], [6])] == [[4]] * 3
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -83,3 +96,49 @@ def test_a_stopped_rank_holds_nobody_longer_than_the_bound_and_ends_with_the_sam
     for answer, seconds, broken in [*others, ranks[1].hear()]:
         assert (answer, broken) == ([0], True)
         assert seconds < 3 * TIMEOUT_S + AT_ONCE_S
+
+
+def test_a_rank_that_gave_the_others_up_ends_at_once(ranks):
+    """What is left of the failed agreement does not hold up its process."""
+    freeze(ranks[1].process.pid)
+    ranks[0].ask(7)
+    ranks[2].ask(7)
+    assert [rank.hear()[2] for rank in (ranks[0], ranks[2])] == [True, True]
+    assert [rank.leave() for rank in (ranks[0], ranks[2])] == [0, 0]
+
+
+AS_THE_DAEMON = ["--shm_name_prefix", "/llm_a"]
+
+
+def daemons_ranks(command, wait_s):
+    """Two ranks of one engine, started as the daemon starts them, each by the command; what each says first."""
+    started = [
+        subprocess.Popen(
+            [*command, sys.executable, "-m", "tests.unit.host.ranks", str(rank), "2", "auto", "1", *AS_THE_DAEMON],
+            cwd=ROOT,
+            env={**os.environ, "MEETING_TIMEOUT_S": str(wait_s)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        return [rank.stdout.readline() for rank in started]
+    finally:
+        for rank in started:
+            rank.communicate()  # its input ends, and it does
+
+
+def test_ranks_of_one_daemon_find_each_other():
+    """They share a parent process, and the prefix of their engine."""
+    assert daemons_ranks([], ENDED_S) == ["met\n"] * 2
+
+
+def test_ranks_with_parents_of_their_own_are_told_what_to_set():
+    """A script between the daemon and each of its workers: they wait for each other at two places, and say so."""
+    said = daemons_ranks(["sh", "-c", '"$@"; true', "sh"], 1)
+    for rank, line in enumerate(said):
+        assert line.startswith(f"rank {rank} of 2 could not meet the other ranks at ")
+        assert 'kv_pool.agreement in the pool file to "tcp://' in line

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.host.block_share import BlockShare
+from mindie_kvpool_plugin.host.block_share import BlockShare, places
 
 SIZE = 4
 
@@ -35,3 +35,19 @@ def test_indexes_are_the_blocks_the_scheduler_gives_a_rank(ranks, num_prompt_tok
 def test_counts_are_the_leading_blocks_in_turn():
     """As the host counts reused blocks per rank."""
     assert BlockShare(0, 3).counts(np.array([0, 1, 4, 6])).tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 1], [2, 2, 2]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("num_blocks", [1, 2, 3, 4, 5, 8, 9, 17])
+def test_places_are_where_blocks_stand_that_were_pulled_rank_by_rank(ranks, num_blocks):
+    """However a prompt was dealt out."""
+    owners = dealt(num_blocks * SIZE, num_blocks * SIZE, ranks)
+    table = [index for rank in range(ranks) for index, owner in enumerate(owners) if owner == rank]
+    found = places([owners.count(rank) for rank in range(ranks) if rank in owners])
+    assert [table[place] for place in found.tolist()] == list(range(num_blocks))
+
+
+@pytest.mark.parametrize("counts", [[1, 5], [3, 1], [3, 2, 2]])
+def test_places_are_not_told_of_blocks_that_were_not_dealt_out(counts):
+    """Somebody else decided where they are."""
+    assert places(counts) is None

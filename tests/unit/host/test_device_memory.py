@@ -69,6 +69,14 @@ def test_write_changes_the_named_blocks_and_no_other(kind):
     assert [a for i, a in enumerate(after) if i != 3] == [b for i, b in enumerate(before) if i != 3]
 
 
+@pytest.mark.parametrize(("layers", "third"), [(2, False), (61, True), (130, False)])
+def test_staging_registers_two_regions_however_many_layers_there_are(layers, third):
+    """A process may register 256 with Ascend's transport; unstaged it is one for each tensor of each layer."""
+    layout = CacheLayout(cache(layers=layers, third=third))
+    assert len(StagedMemory(layout, 0, 1 << 16).regions) == 2
+    assert len(DirectMemory(layout, 0).regions) == layers * (3 if third else 2)
+
+
 def test_staging_holds_as_many_blocks_as_fit_half_of_it():
     """One half for each direction; at least one block however little memory there is."""
     layout = CacheLayout(cache())

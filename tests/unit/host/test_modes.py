@@ -13,7 +13,7 @@ from tests.unit.host.deployment import active
     [
         ({}, set()),
         ({"tp": 8, "dp": 2}, {"tp", "dp"}),
-        ({"dp": 2, "distributed": True}, {"dp", "dp_servers"}),
+        ({"dp": 2, "distributed": True}, {"dp_servers"}),
         ({"distributed": True}, set()),
         ({"cp": 2, "sp": 8, "tp": 8}, {"cp", "sp", "tp"}),
         ({"is_async": True, "plugin_type": "mtp,prefix_cache,kv_pool"}, {"async_scheduling", "mtp"}),

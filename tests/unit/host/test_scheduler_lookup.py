@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mindie_kvpool_plugin.host import scheduler_lookup
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup, block_names_twin
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 

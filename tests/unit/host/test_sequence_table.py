@@ -189,7 +189,7 @@ def test_a_sequence_whose_blocks_were_pulled_is_pooled_like_a_computed_one():
     """A decode node sees it first in a decode batch; another stranger, such as a beam, stays out."""
     context = Context()
     sequences = SequenceTable(context, SIZE)
-    sequences.expect(70, None)
+    sequences.expect(70, None, np.arange(2))
     for handle in (9, 8):
         context.hold(handle, range(9))
     sequences.advance(np.array([70, 71]), np.array([9, 8], np.int32), table([3, 5, 6], [1, 2, 4]))
@@ -197,10 +197,26 @@ def test_a_sequence_whose_blocks_were_pulled_is_pooled_like_a_computed_one():
     assert sequences.look(71) is None
 
 
+def test_pulled_blocks_are_looked_at_in_the_order_of_their_tokens():
+    """Of five blocks the first, third, second: so they came from two ranks; what is generated follows."""
+    context = Context()
+    sequences = SequenceTable(context, SIZE)
+    sequences.expect(70, None, np.array([0, 2, 1]))
+    context.hold(9, range(11))
+    sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6]))
+    assert sequences.look(70)[0].block_ids.tolist() == [3, 6]
+    context.hold(9, range(17))
+    sequences.advance(np.array([70]), np.array([9], np.int32), table([3, 5, 6, 8, 9]))
+    left, given = sequences.look(70)
+    assert left.block_ids.tolist() == [3, 6, 5, 8]
+    assert left.tokens.tolist() == list(range(16))
+    assert given.all()
+
+
 def test_clear_forgets_running_sequences_and_those_that_were_pulled():
     """A recovery: ids may come again and mean something else."""
     context, sequences = started(range(9), [3, 5, 7])
-    sequences.expect(71, None)
+    sequences.expect(71, None, np.arange(2))
     sequences.clear()
     assert sequences.look(70) is None
     context.hold(8, range(9))

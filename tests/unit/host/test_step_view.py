@@ -36,6 +36,19 @@ def test_prefills_slice_each_prompt_out_of_the_flat_tokens():
     assert [p.handle for p in prompts] == [9, 8, 7]
 
 
+def test_rows_have_the_name_of_their_request_and_say_whether_they_are_whole():
+    """A request with two sequences has two rows; only chunks may be followed by more."""
+    ids = np.array(["endpoint_common_1", "endpoint_common_2"])
+    metadata = batch([3, 1, 2], batch_request_ids=ids, batch_last_prompt=None)
+    metadata.batch_sequence_ids = [np.array([100, 101]), np.array([102])]
+    assert step_view.request_names(metadata).tolist() == [ids[0], ids[0], ids[1]]
+    assert step_view.are_whole(metadata).tolist() == [True] * 3
+    metadata.batch_last_prompt = np.array([True, True, False])
+    assert step_view.are_whole(metadata).tolist() == [True, True, False]
+    metadata.batch_request_ids = np.array([7, 8])
+    assert step_view.request_names(metadata).tolist() == ["7", "7", "8"]
+
+
 def test_prefills_take_missing_hit_arrays_as_zeros_each_on_its_own():
     """The host leaves an array out when it would be all zeros."""
     (prompt,) = step_view.new_prompts(batch([8], remote=[2]), np.array([9]), 0)
@@ -107,6 +120,40 @@ def test_with_chunks_both_arrays_say_what_is_reused():
     metadata = mixed()
     lower(metadata, [0, 1, 2])
     assert metadata.computed_blocks.tolist() == metadata.remote_computed_blocks.tolist() == [0, 1, 2]
+
+
+def mixed_with_a_group():
+    """A request decodes with three sequences, then come two new prompts; the host counts hits per request."""
+    return batch(
+        [1, 1, 1, 8, 8],
+        computed=[0, 0, 1],
+        remote=[0, 2, 1],
+        batch_sequence_ids=[np.array([100, 101, 102]), np.array([103]), np.array([104])],
+        batch_use_beam_search=np.array([False, False, True]),
+        adapter_ids=[None, None, "an adapter"],
+        batch_dp_rank_ids=np.zeros(3, dtype=np.int64),
+        batch_is_prefill=np.array([False, False, False, True, True]),
+        split_start_position=np.array([30, 30, 30, 0, 0]),
+    )
+
+
+def test_hits_of_prompts_beside_a_request_with_several_sequences_are_their_own():
+    """Rows and requests are not the same there."""
+    metadata = mixed_with_a_group()
+    prompts = step_view.new_prompts(metadata, np.arange(5, dtype=np.int32), 0)
+    assert [(p.row, p.computed, p.promised, p.adapter, p.is_beam) for p in prompts] == [
+        (3, 0, 2, None, False),
+        (4, 1, 1, "an adapter", True),
+    ]
+    rows, computed, promised = step_view.promises(metadata)
+    assert (rows.tolist(), computed.tolist(), promised.tolist()) == ([3], [0, 0, 0, 0, 1], [0, 0, 0, 2, 1])
+
+
+def test_lower_hits_counts_per_request_as_the_host_does():
+    """One count for the three sequences."""
+    metadata = mixed_with_a_group()
+    lower(metadata, [0, 0, 0, 1, 1])
+    assert metadata.remote_computed_blocks.tolist() == metadata.computed_blocks.tolist() == [0, 1, 1]
 
 
 def test_blocks_on_several_ranks_are_counted_together_and_lowered_apart():

@@ -21,6 +21,7 @@ def batch(lengths=(), *, computed=(), promised=(), seq_lens, is_prefill=True):
         is_dummy_batch=not lengths,
         batch_is_prefill=None,
         all_sequence_ids=ids,
+        batch_sequence_ids=list(ids[:, None]),
         batch_seq_len=np.array(lengths or [1]),
         computed_blocks=np.array(computed) if np.any(computed) else None,
         remote_computed_blocks=np.array(promised) if np.any(promised) else None,

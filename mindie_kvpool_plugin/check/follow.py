@@ -13,6 +13,7 @@ from mindie_kvpool_plugin.check.formats import Format, other_format
 from mindie_kvpool_plugin.check.situation import Disk, FileFacts, Situation
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES, load_bytes
+from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.memcache import key_value_lines
 from mindie_kvpool_plugin.options.pool_file import SECTION
 
@@ -53,7 +54,7 @@ class Followed:
         weights: config.json of each model's weights, by index.
         rank_table: the rank table.
         memcache: MemCache's own file, which the plugin's pool file names; None when it names none.
-        free_memory_bytes: memory this machine could give to a pool; None when unknown.
+        free_memory_bytes: memory this machine, or this container, could give to a pool; None when unknown.
     """
 
     disk: Disk = field(default_factory=Disk)
@@ -76,7 +77,7 @@ def follow(root: Any, situation: Situation, disk: Disk) -> Followed:
     table = situation.variable("RANK_TABLE_FILE")
     if table and situation.follow:
         followed.rank_table = _read(Path(table), disk)
-    followed.free_memory_bytes = _free_memory()
+    followed.free_memory_bytes = memory_room()
     return followed
 
 
@@ -151,15 +152,6 @@ def _read(path: Path, disk: Disk, *, given: bool = False, bom_is_error: bool = F
     found.document = load_bytes(data, str(path), bom_is_error=bom_is_error)
     found.value = found.document.value
     return found
-
-
-def _free_memory() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    found = next((line for line in lines if line.startswith("MemAvailable:")), "")
-    return int(found.split()[1]) * 1024 if len(found.split()) > 1 else None
 
 
 def _models(root: Any) -> list[Any]:

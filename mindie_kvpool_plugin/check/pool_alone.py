@@ -7,6 +7,7 @@ what they find in the file counts.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,12 @@ def is_pool_object(value: Any) -> bool:
     return isinstance(value, dict) and not _SECTIONS & value.keys() and (
         bool(_POOL_KEYS & value.keys()) or any(str(key).startswith(_MEMCACHE_KEY) for key in value)
     )  # fmt: skip
+
+
+def backend_of(value: Mapping[str, Any]) -> str:
+    """The backend whose pool file this is, by its keys."""
+    is_memcache = "config_path" in value or any(str(key).startswith(_MEMCACHE_KEY) for key in value)
+    return "memcache" if is_memcache else "mooncake"
 
 
 def other_document(data: bytes, name: str) -> Document | None:
@@ -70,8 +77,7 @@ def pool_file_findings(document: Document, situation: Situation, disk: Disk) -> 
 def _naming(pool: OtherFile) -> dict[str, Any]:
     """The smallest configuration that names the file."""
     value = pool.value or {}
-    is_memcache = "config_path" in value or any(str(key).startswith(_MEMCACHE_KEY) for key in value)
-    switch = {"backend": "memcache" if is_memcache else "mooncake", "configPath": str(pool.path)}
+    switch = {"backend": backend_of(value), "configPath": str(pool.path)}
     words = "prefix_cache,kv_pool" if SECTION in value else "prefix_cache"
     model = {"plugin_params": f'{{"plugin_type":"{words}"}}'}
     return {"BackendConfig": {"kvPoolConfig": switch, "ModelDeployConfig": {"ModelConfig": [model]}}}

@@ -15,12 +15,39 @@ from mindie_kvpool_plugin.options.records import MIB
 SMALLEST_SEGMENT_BYTES = 16 * MIB
 """Mooncake refuses less; 0 means none."""
 
+BUFFER_BYTES = 1024 * MIB
+BUFFER_SHARE = 4
+"""A rank reads through a buffer of so many bytes, but of at most this part of its share of the DRAM."""
+
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
 _MASTER_WORDS = '"host:port" of mooncake_master such as "10.0.0.1:50051" (an IPv6 address in brackets)'
 _HOSTNAME_WORDS = (
     'an address of this machine such as "10.0.0.2"; '
     "a port may follow (host:port), but each rank needs one of its own, so leave it off"
 )
+
+
+class TooLittleMemoryError(ValueError):
+    """A rank's share is less than the smallest segment; ``needed`` is what the node must give at least."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+def share_memory(dram_bytes: int, ranks: int) -> tuple[int, int]:
+    """(segment, buffer) of each rank, in whole MiB, so that all ranks of a node take no more than was given.
+
+    Raises:
+        TooLittleMemoryError: it does not suffice for a segment per rank.
+    """
+    share = dram_bytes // ranks
+    buffer = min(BUFFER_BYTES, share // BUFFER_SHARE) // MIB * MIB
+    segment = (share - buffer) // MIB * MIB
+    if segment < SMALLEST_SEGMENT_BYTES:
+        smallest = SMALLEST_SEGMENT_BYTES * BUFFER_SHARE // (BUFFER_SHARE - 1)
+        raise TooLittleMemoryError(ranks * (smallest // MIB + 1) * MIB)
+    return segment, buffer
 
 
 def master_addresses(value: str, place: str) -> list[tuple[str, int]]:
@@ -45,6 +72,11 @@ def split_hostname(value: str, place: str) -> tuple[str, int]:
     if found is None:
         raise ConfigError(f'{place} is "{value}", expected {_HOSTNAME_WORDS}')
     return found
+
+
+def joined(host: str, port: int) -> str:
+    """``host:port``, an IPv6 address in brackets: what ``split_hostname`` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def judge(own: Mapping[str, Any], kv_pool: Mapping[str, Any] | None) -> list[Problem]:

@@ -19,6 +19,8 @@ SIZE: Mapping[str, Any] = {"size": True, "unit": "bytes"}
 """Bytes, which may also be written as a text such as "4GB" (``sizes``); 0 is a size."""
 MAY_BE_EMPTY: Mapping[str, Any] = {"may_be_empty": True}
 """A blank text means something too."""
+MAY_BE_ZERO: Mapping[str, Any] = {"may_be_zero": True}
+"""A number that is 0 switches something off."""
 
 
 def form(pattern: str, words: str) -> Mapping[str, Any]:
@@ -45,8 +47,14 @@ class KvPoolOptions:
         queue_capacity_blocks: blocks that may wait for the spill thread; more are dropped and counted.
         queue_capacity_bytes: bytes of these blocks, and of their tokens, that may wait; the smaller bound counts. A
             text such as 8GB works too.
+        load: auto: pool hits are loaded only where that is faster than computing them, by what both took here of late;
+            always: they are always loaded, and nothing is measured.
+        reload_budget_ms: longest time for which a step is held up by reloads and fences, auto only; the rest is
+            computed. 0: 25 decode steps, as long as they took here of late, or as long as computing it would take, if
+            that is more; with SplitFuse 25 steps.
         fence_timeout_s: longest wait of a step for a spill that still reads a block the step overwrites, before that
-            spill is withdrawn.
+            spill and all others that have not begun are withdrawn. All steps together wait for no more than a 128th of
+            the time.
         in_flight_timeout_s: longest wait of a reload for the batch before it to leave the device.
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
         on_pool_unavailable: refuse: a pool that cannot be opened ends the start; run_without: the service starts
@@ -62,8 +70,21 @@ class KvPoolOptions:
         verify_payload: whether a checksum is stored with every block and compared when the block is loaded. Needs the
             package xxhash, and bytes the processor can read: not with protocol ascend, unless staging is on.
         shards: auto: ranks with identical bytes store them once; per_rank: each stores its own.
+        admission: all: every block of an ended sequence is stored; second_use: only from the second sequence on that
+            ends with the same tokens, where bandwidth to the pool or the wear of its SSDs is what is short. Takes 4 MiB
+            per rank; mindie-kvpool plan shows what either stores and answers.
         staging: copy through host memory: auto only where the transport cannot reach device memory.
         staging_bytes: host memory for staging, per rank; bytes, or a text such as 256MB.
+        metrics: http: each process serves Prometheus metrics; file: it writes them for node_exporter's textfile
+            collector; off: neither. Needs the package prometheus_client; without it the service runs and says so.
+        metrics_host: address at which metrics are served.
+        metrics_port: first port that is tried: a worker adds its device number, a scheduler 16. Where one is taken, the
+            next free one serves; mindie-kvpool stats says which.
+        metrics_dir: folder for metrics as files; it must be there.
+        report_interval_s: time between two lines in the log that say what the pool did, while there is traffic; 0:
+            none.
+        why_requests: prompts for which each rank remembers what ended their prefix, for mindie-kvpool why; 0: none.
+            Takes about 16 MiB per rank, and 8 KiB for each prompt.
     """
 
     namespace: str = field(
@@ -72,7 +93,9 @@ class KvPoolOptions:
     )
     queue_capacity_blocks: int = 4096
     queue_capacity_bytes: int = field(default=8 * GIB, metadata=such_as("8GB", **SIZE))
-    fence_timeout_s: float = 5.0
+    load: Literal["auto", "always"] = "auto"
+    reload_budget_ms: float = field(default=0.0, metadata={"unit": "ms", **MAY_BE_ZERO})
+    fence_timeout_s: float = 0.5
     in_flight_timeout_s: float = 30.0
     lookup_first_blocks: int = 32
     on_pool_unavailable: Literal["refuse", "run_without"] = "refuse"
@@ -90,8 +113,17 @@ class KvPoolOptions:
     agreement_timeout_s: float = 10.0
     verify_payload: bool = False
     shards: Literal["auto", "per_rank"] = "auto"
+    admission: Literal["all", "second_use"] = "all"
     staging: Literal["auto", "on", "off"] = "auto"
     staging_bytes: int = field(default=256 * MIB, metadata=such_as("256MB", **SIZE))
+    metrics: Literal["off", "http", "file"] = "off"
+    metrics_host: str = field(default="127.0.0.1", metadata=such_as("127.0.0.1"))
+    metrics_port: int = field(default=9420, metadata={"unit": "port", "at_most": 65535})
+    metrics_dir: str = field(
+        default="/var/lib/prometheus/node-exporter", metadata=such_as("/var/lib/prometheus/node-exporter")
+    )
+    report_interval_s: float = field(default=60.0, metadata=MAY_BE_ZERO)
+    why_requests: int = field(default=0, metadata=such_as(256, **count("prompts", advised=10_000), **MAY_BE_ZERO))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,3 +26,9 @@ def parse_size(value: Any) -> int | None:
         return None
     size = int(float(match[1]) * UNITS[(match[2] or "").lower()])
     return size if size <= MAX_BYTES else None
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as a pool file has it: whole GB, or MB, of which a rest is cut."""
+    whole, rest = divmod(size_bytes, UNITS["gb"])
+    return f"{size_bytes // UNITS['mb']}MB" if rest else f"{whole}GB"

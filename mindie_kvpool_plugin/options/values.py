@@ -29,7 +29,7 @@ def checked(value: Any, hint: Any, about: Mapping[str, Any]) -> Checked:
         return _text(value, about)
     if hint is bool:
         return value, None if isinstance(value, bool) else ("type", "true or false")
-    return _number(value, hint)
+    return _number(value, hint, bool(about.get("may_be_zero")), about.get("at_most"))
 
 
 def _size(value: Any) -> Checked:
@@ -61,11 +61,13 @@ def _text(value: Any, about: Mapping[str, Any]) -> Checked:
     return plain, None
 
 
-def _number(value: Any, hint: Any) -> Checked:
-    limit = MAX_INTEGER if hint is int else MAX_SECONDS
-    if isinstance(value, (int, hint)) and not isinstance(value, bool) and 0 < value <= limit:
+def _number(value: Any, hint: Any, may_be_zero: bool, at_most: int | None) -> Checked:
+    limit = at_most or (MAX_INTEGER if hint is int else MAX_SECONDS)
+    is_number = isinstance(value, (int, hint)) and not isinstance(value, bool)
+    if is_number and (0 < value <= limit or (may_be_zero and value == 0)):
         return hint(value), None
     expected = "a positive integer" if hint is int else "a positive number"
+    expected += " or 0" if may_be_zero else ""
     expected += f" up to {limit:g}" if isinstance(value, (int, float)) and value > limit else ""
     kind: Kind = "range" if _is_number(value) else "type"
     kind = _wrong_number(value, "type") if hint is int else kind

@@ -10,6 +10,7 @@ from mindie_kvpool_plugin.check.rules.family import family
 from mindie_kvpool_plugin.check.rules.pool_file import at_key
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, integer, text, worker_integer
+from mindie_kvpool_plugin.kv_shape import num_shards
 from mindie_kvpool_plugin.options.records import MooncakeOptions, defaults
 
 MAX_LINKS = 512
@@ -140,11 +141,8 @@ def identical_ranks(view: View) -> int:
     config = family(view, 0).config
     model = view.models[0]
     named = worker_integer(model, "tp") or -1
-    tp = named if named > 0 else integer(model, "worldSize") or 1
-    if config.get("kv_lora_rank") is not None:
-        return max(tp, 1)
-    heads = config.get("num_key_value_heads")
-    return tp // heads if isinstance(heads, int) and 0 < heads < tp else 1
+    tp = max(named if named > 0 else integer(model, "worldSize") or 1, 1)
+    return tp // num_shards(config, tp)
 
 
 @rule(

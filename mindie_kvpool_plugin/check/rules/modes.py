@@ -26,6 +26,7 @@ def active_modes(view: View) -> dict[str, Place]:
             found.setdefault(key, place)
     found.update((key, view.plugins_path()) for key in PLUGIN_MODES if key in view.words)
     if "dp" in found and view.schedule.get("distributedEnable") is True:
+        del found["dp"]
         found["dp_servers"] = (B, C, "distributedEnable")
     if view.server.get("layerwiseDisaggregated") is True:
         found["layerwise"] = (S, "layerwiseDisaggregated")

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mindie_kvpool_plugin.check.rules.nodes import node_count
+from mindie_kvpool_plugin.check.rules.layout import parallel_size, rank_counts
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
-from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, Section, View, integer, worker_integer
+from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, Section, View, integer, text, worker_integer
 
 _CPP_NUMBER = re.compile(r"\s*[+-]?\d+")
 
@@ -109,20 +109,6 @@ def inner_sizes_are_integers(view: View) -> Iterator[Fault]:
                 yield fault(*view.model_path(index, key), variant="cast", outcome="silent", key=key, size=size)
 
 
-def _size(model: Section, key: str, default: int) -> int:
-    size = worker_integer(model, key)
-    return default if size is None or size == -1 else size
-
-
-def _ranks(view: View, model: Section) -> tuple[int, int] | None:
-    """(ranks of the instance, ranks of one node); None when the number of nodes is not known."""
-    world = integer(model, "worldSize")
-    nodes = node_count(view)
-    if world is None or world < 1 or nodes is None:
-        return None
-    return world * nodes, world
-
-
 @rule(
     "HC-57", "error", "late",
     "dp: 参数说明; cp: 参数说明",
@@ -132,12 +118,12 @@ def _ranks(view: View, model: Section) -> tuple[int, int] | None:
 def tensor_data_context_multiply_out(view: View) -> Iterator[Fault]:
     """Tp x dp x cp is the number of ranks over all nodes."""
     for index, model in enumerate(view.models):
-        ranks = _ranks(view, model)
-        sizes = {key: _size(model, key, 1) for key in ("dp", "cp")}
+        ranks = rank_counts(view, model)
+        sizes = {key: parallel_size(model, key, 1) for key in ("dp", "cp")}
         if ranks is None or min(sizes.values()) < 1:
             continue
         total, _ = ranks
-        tp = _size(model, "tp", total)
+        tp = parallel_size(model, "tp", total)
         if tp * sizes["dp"] * sizes["cp"] != total:
             key = next((k for k in ("tp", "dp", "cp") if k in model), "worldSize")
             yield fault(*view.model_path(index, key), tp=tp, dp=sizes["dp"], cp=sizes["cp"], total=total)
@@ -152,12 +138,12 @@ def tensor_data_context_multiply_out(view: View) -> Iterator[Fault]:
 def expert_sizes_multiply_out(view: View) -> Iterator[Fault]:
     """moe_ep x moe_tp is the number of ranks, for dense models too."""
     for index, model in enumerate(view.models):
-        ranks = _ranks(view, model)
+        ranks = rank_counts(view, model)
         if ranks is None or model.get("backendType", "atb") != "atb":
             continue
         total, _ = ranks
-        moe_tp = _size(model, "moe_tp", _size(model, "tp", total))
-        moe_ep = _size(model, "moe_ep", 1)
+        moe_tp = parallel_size(model, "moe_tp", parallel_size(model, "tp", total))
+        moe_ep = parallel_size(model, "moe_ep", 1)
         if moe_ep < 1 or moe_tp < 1 or moe_ep * moe_tp == total:
             continue
         key = next((k for k in ("moe_ep", "moe_tp", "tp") if k in model), "worldSize")
@@ -173,11 +159,11 @@ def expert_sizes_multiply_out(view: View) -> Iterator[Fault]:
 def sequence_and_context_fit(view: View) -> Iterator[Fault]:
     """Sp equals tp; cp needs dp 1, is 2, and wants sp."""
     for index, model in enumerate(view.models):
-        ranks = _ranks(view, model)
-        sp, cp, dp = (_size(model, key, 1) for key in ("sp", "cp", "dp"))
+        ranks = rank_counts(view, model)
+        sp, cp, dp = (parallel_size(model, key, 1) for key in ("sp", "cp", "dp"))
         if ranks is not None:
             total, per_node = ranks
-            tp = _size(model, "tp", total)
+            tp = parallel_size(model, "tp", total)
             if sp > 1 and sp != tp:
                 yield fault(*view.model_path(index, "sp"), variant="sp", sp=sp, tp=tp)
             if tp > per_node and tp != total:
@@ -196,14 +182,23 @@ def sequence_and_context_fit(view: View) -> Iterator[Fault]:
     wrong='"dp": 2 with "maxPreemptCount": 10',
     right='"dp": 2 with "maxPreemptCount": 0',
 )  # fmt: skip
-def groups_do_not_swap(view: View) -> Iterator[Fault]:
-    """One scheduler sends the swaps of every group to all ranks; block ids are counted per group.
+def swaps_have_one_memory(view: View) -> Iterator[Fault]:
+    """Block ids are counted per group; under cp and sp blocks lie on several ranks; of a prompt some may be empty yet.
 
     MindIE-LLM starts and serves with it, so it is a warning; what kv_pool stores of such blocks outlives the service.
     """
     count = integer(view.schedule, "maxPreemptCount") or 0
-    for index, model in enumerate(view.models):
-        dp = _size(model, "dp", 1)
-        if dp > 1 and count > 0 and view.schedule.get("distributedEnable") is not True:
-            severity = "error" if KV_POOL in view.words else None
+    severity = "error" if KV_POOL in view.words else None
+    if count > 0 and "splitfuse" in view.words:
+        yield fault(*view.plugins_path(), variant="chunks", severity=severity, count=count)
+    for index, model in enumerate(view.models) if count > 0 else ():
+        dp, cp, sp = (parallel_size(model, key, 1) for key in ("dp", "cp", "sp"))
+        if dp > 1 and view.schedule.get("distributedEnable") is not True:
             yield fault(*view.model_path(index, "dp"), severity=severity, dp=dp, count=count)
+        if text(model, "backendType") == "torch":
+            place = view.model_path(index, "backendType")
+            yield fault(*place, variant="torch", severity=severity, outcome="run", count=count)
+        if cp * sp > 1:
+            key = "cp" if cp > 1 else "sp"
+            place = view.model_path(index, key)
+            yield fault(*place, variant="shares", severity=severity, outcome="run", key=key, count=count)

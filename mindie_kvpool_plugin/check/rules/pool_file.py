@@ -212,6 +212,21 @@ def segment_is_large_enough(view: View) -> Iterator[Fault]:
 
 
 @rule(
+    "KP-16", "info", "advice",
+    "readme: Options of the `kv_pool` section",
+    wrong='"global_segment_size": 0   (and no store runs)',
+    right='"global_segment_size": "20GB", or 0 beside mindie-kvpool store',
+)  # fmt: skip
+def somebody_gives_memory(view: View) -> Iterator[Fault]:
+    """With 0 the pool's memory is that of stores, and then it outlives the engines."""
+    value, pool = pool_value(view), view.followed.pool
+    if value is None or pool is None or text(view.kv_pool, "backend") != "mooncake":
+        return
+    if parse_size(value.get("global_segment_size")) == 0:
+        yield fault(*AT, place=at_key(pool, "global_segment_size"))
+
+
+@rule(
     "KP-12", "error", "late",
     "readme: Use it on an Atlas server",
     wrong='"backend": "unifiedcache", and a kv_pool section in the pool file',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -49,10 +50,12 @@ def _value_schema(hint: Any, about: Mapping[str, Any]) -> Schema:
         schema["pattern"] = rf"^\s*(?:{about['pattern']})\s*$"
     elif hint is str and not about.get("may_be_empty"):
         schema["pattern"] = r"\S"
-    elif hint is int:
-        schema["minimum"] = 1
+    elif hint is int or about.get("may_be_zero"):
+        schema["minimum"] = 0 if about.get("may_be_zero") else 1
     elif hint is float:
         schema["exclusiveMinimum"] = 0
+    if "at_most" in about:
+        schema["maximum"] = about["at_most"]
     if "advised" in about:
         schema |= {"maximum": about["advised"], "x-severity": "warning"}
     return schema
@@ -60,8 +63,9 @@ def _value_schema(hint: Any, about: Mapping[str, Any]) -> Schema:
 
 def _descriptions(record: type[Any]) -> dict[str, str]:
     """The sentences of the docstring's ``Attributes``; empty under ``python -OO``."""
-    _, _, attributes = (record.__doc__ or "").partition("Attributes:\n")
-    entries = re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w|\Z)", attributes, re.MULTILINE | re.DOTALL)
+    # Python 3.13 takes the indentation off by itself
+    _, _, attributes = inspect.cleandoc(record.__doc__ or "").partition("Attributes:\n")
+    entries = re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", attributes, re.MULTILINE | re.DOTALL)
     return {name: _sentence(" ".join(text.split())) for name, text in entries}
 
 

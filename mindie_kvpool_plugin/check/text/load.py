@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NoReturn
 
 from mindie_kvpool_plugin.check import codes
@@ -38,6 +39,10 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # what the standard parser accepts and the host does not
 _SUSPECT = re.compile(r"\\u[dD][89a-fA-F]|[0-9]{309}")
 _EXPONENT = re.compile(r"[eE]\+?[0-9]{2,}")
+# deeper texts are left to the tolerant parser, which counts levels: where Python's own gives up depends on its version
+MAX_STANDARD_DEPTH = 900
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_BRACKET = re.compile(r"[\[\]{}]")
 
 
 def load_bytes(data: bytes, name: str, *, bom_is_error: bool = False, size: int = 0) -> Document:
@@ -105,7 +110,7 @@ def _parse(document: Document) -> None:
 
     watch = members if len(text) <= MAX_WATCHED_CHARS else None
     try:
-        if _SUSPECT.search(text):
+        if _SUSPECT.search(text) or _is_deep(text):
             raise _NotStrictError
         decoder = json.JSONDecoder(object_pairs_hook=watch, parse_constant=_refuse, parse_float=_float_reader(text))
         document.value, document.end = decoder.raw_decode(text, begin)
@@ -116,6 +121,13 @@ def _parse(document: Document) -> None:
     _check_end(document)
     if has_duplicates:
         _report_duplicates(document)
+
+
+def _is_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= MAX_STANDARD_DEPTH:
+        return False
+    brackets = _BRACKET.findall(_STRING.sub("", text))
+    return max(accumulate(1 if each in "[{" else -1 for each in brackets), default=0) > MAX_STANDARD_DEPTH
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -1,6 +1,7 @@
 """The schemas for editors: whole, generated, and of one mind with the plugin's reading."""
 
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def test_every_option_is_described(record):
     cls = getattr(records, record)
     described = object_schema(cls)["properties"]
     assert [name for name, each in described.items() if len(each["description"]) < 10] == []
-    listed = re.findall(r"^ {8}(\w+): ", cls.__doc__, re.MULTILINE)
+    listed = re.findall(r"^ {4}(\w+): ", inspect.cleandoc(cls.__doc__), re.MULTILINE)
     assert sorted(listed) == sorted(described)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,6 +88,7 @@ class BlockManager:
         block_size: tokens of a block.
         evictions: times a cached block's id was given to other content.
         merges: times a block filled by decode turned out to exist already.
+        on_evict: called with the name of content whose id is given to other content; None: nobody asks.
     """
 
     def __init__(self, num_blocks: int, block_size: int, *, caching: bool = True) -> None:
@@ -95,6 +96,7 @@ class BlockManager:
         self.block_size = block_size
         self.evictions = 0
         self.merges = 0
+        self.on_evict: Callable[[int], None] | None = None
         self._caching = caching
         self.clear()
 
@@ -253,6 +255,8 @@ class BlockManager:
                 del self._ticket_by_cached[block_id]
                 del self._block_by_hash[name]
                 self.evictions += 1
+                if self.on_evict is not None:
+                    self.on_evict(name)
                 return block_id
         raise OutOfBlocksError("no device block is free and none can be evicted")
 

@@ -42,10 +42,13 @@ class ChunkedScheduler(Scheduler):
             OutOfBlocksError: requests wait but can never run.
         """
         self._left = self._limits.max_prefill_tokens
-        preemptions = self.preemptions
+        preemptions, waiting = self.preemptions, len(self._waiting)
+        self.swapper.begin_turn()
         decodes, running = self._go_on()
         # who made room waits at the end
-        preempted = [self._waiting.popleft() for _ in range(self.preemptions - preemptions)]
+        preempted = [self._waiting.popleft() for _ in range(len(self._waiting) - waiting)]
+        if self.preemptions == preemptions:
+            self._return(decodes, running)
         parts = [*decodes, *self._begin([*decodes, *running]), *running]
         self._waiting.extend(preempted)
         if not parts:
@@ -64,22 +67,38 @@ class ChunkedScheduler(Scheduler):
     def _go_on(self) -> tuple[list[Part], list[Part]]:
         """Decodes, and further chunks of prompts."""
         decodes, running = list[Part](), list[Part]()
-        while self._running and self._left and len(decodes) + len(running) < self._limits.max_batch:
+        while self._running and self._has_room_for(self._running[0], [*decodes, *running]):
             request = self._running.popleft()
-            if not self._make_room(request):
-                continue
-            self._append(request)
-            if request.computed_tokens:
-                running.append((request, self._next_chunk(request, request.computed_tokens)))
-            else:
-                decodes.append((request, Chunk(request.num_tokens - 1, request.num_tokens)))
-                self._left -= 1
+            if self._make_room(request):
+                self._continue(request, decodes, running)
         return sorted(decodes, key=lambda part: part[0].sequence_id), running
+
+    def _return(self, decodes: list[Part], running: list[Part]) -> None:
+        """Who comes back from host memory goes on where it was: behind the decodes, or before the running prompts."""
+        came = list[Part]()
+        while self.swapper.waiting and self._has_room_for(self.swapper.waiting[0], [*decodes, *running, *came]):
+            request = self.swapper.bring_in()
+            if request is None:
+                break
+            self._continue(request, decodes, came)
+        running[:0] = came
+
+    def _has_room_for(self, request: Request, chosen: list[Part]) -> bool:
+        return self._left > 0 and sum(other.width for other, _ in chosen) + request.width <= self._limits.max_batch
+
+    def _continue(self, request: Request, decodes: list[Part], running: list[Part]) -> None:
+        """A decode, or the next chunk."""
+        self._append(request)
+        if request.computed_tokens:
+            running.append((request, self._next_chunk(request, request.computed_tokens)))
+        else:
+            decodes.append((request, Chunk(request.num_tokens - 1, request.num_tokens)))
+            self._left -= len(request.live)
 
     def _begin(self, chosen: list[Part]) -> list[Part]:
         """First chunks of new prompts."""
-        new, width = list[Part](), len(chosen) + len(self._running)
-        while self._waiting and self._left and width + len(new) < self._limits.max_batch:
+        new, rest = list[Part](), [(request, Chunk(0, 0)) for request in self._running]
+        while self._waiting and self._has_room_for(self._waiting[0], [*chosen, *rest, *new]):
             request = self._waiting[0]
             if not self._fits(request, [other for other, _ in (*chosen, *new)]):
                 break
@@ -101,14 +120,15 @@ class ChunkedScheduler(Scheduler):
         # the host looks up every row of a batch that holds prompts, decodes too
         hits = [self._hits_of(*part) if has_prompts else (0, 0) for part in parts]
         for request, chunk in parts:
-            request.accessed = now
+            for sequence in request.live:
+                sequence.accessed = now
             self.chunks += chunk.is_prompt
         self.mixed_batches += is_mixed
         self.manager.mark_computed({block_id for part in parts for block_id in self._covered(*part)})
         computed, promised = [hit[0] for hit in hits], [hit[1] for hit in hits]
-        return Batch(
-            has_prompts, [request for request, _ in parts], computed, promised, chunks=[chunk for _, chunk in parts]
-        )
+        requests = [request for request, _ in parts]
+        moves = self._take_copies(requests), self.swapper.decisions()
+        return Batch(has_prompts, requests, computed, promised, *moves, chunks=[chunk for _, chunk in parts])
 
     def _hits_of(self, request: Request, chunk: Chunk) -> tuple[int, int]:
         if chunk.is_prompt and not chunk.start:
@@ -116,12 +136,13 @@ class ChunkedScheduler(Scheduler):
             request.first_hits = computed
             return computed, promised
         computed = request.first_hits if chunk.is_prompt else 0
-        return computed, self._ask_pool(request.blocks.hashes, computed)
+        return computed, self._ask_pool(request.live[0].blocks.hashes, computed)
 
     def _covered(self, request: Request, chunk: Chunk) -> list[int]:
-        full = chunk.end // self.manager.block_size
-        return request.blocks.block_ids[:full] if chunk.is_prompt else request.blocks.block_ids
+        full = chunk.end // self.manager.block_size if chunk.is_prompt else None
+        return [block_id for sequence in request.live for block_id in sequence.blocks.block_ids[:full]]
 
     def _preempt(self, request: Request) -> None:
         super()._preempt(request)
-        request.computed_tokens = 0
+        if request.state != "swapped":
+            request.computed_tokens = 0

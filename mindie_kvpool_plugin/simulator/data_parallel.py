@@ -38,6 +38,11 @@ class DataParallelScheduler(Scheduler):
         return {self.groups.index(group): batch for group, batch in self._parts}
 
     @property
+    def each(self) -> list[Scheduler]:
+        """The groups' schedulers."""
+        return self.groups
+
+    @property
     def idle(self) -> bool:
         """Nothing waits, runs, or has blocks to give back."""
         return all(group.idle for group in self.groups)
@@ -98,6 +103,12 @@ class DataParallelScheduler(Scheduler):
         for group, part in self._parts:
             group.sent(part)
 
+    def branch(self, samples: Iterable[tuple[int, int, int]]) -> None:
+        """Beams go on from their parents' histories; each group knows its own."""
+        samples = list(samples)
+        for group in self.groups:
+            group.branch(samples)
+
     def take(self, sequence_ids: Iterable[int], tokens: Iterable[int], reasons: Iterable[int]) -> None:
         """Tokens have arrived."""
         answers = list(zip(sequence_ids, tokens, reasons, strict=True))
@@ -115,3 +126,5 @@ class DataParallelScheduler(Scheduler):
             group.cleanup.clear()
             group.forgotten.clear()
         self.preemptions = sum(group.preemptions for group in self.groups)
+        self.copied_blocks = sum(group.copied_blocks for group in self.groups)
+        self.moved_beams = sum(group.moved_beams for group in self.groups)

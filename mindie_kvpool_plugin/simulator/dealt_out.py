@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from mindie_kvpool_plugin.simulator.block_manager import NO_HASH, BlockManager, BlockTable, chain_hash
 from mindie_kvpool_plugin.simulator.pool_question import num_leading
 from mindie_kvpool_plugin.simulator.requests import Request
@@ -27,18 +30,29 @@ class DealtTable(BlockTable):
 
     Attributes:
         owners: the rank of every block.
+        appended: the rank that was given a block for tokens to come, if the last turn did so.
     """
 
     owners: list[int] = field(default_factory=list)
+    appended: int | None = None
 
     def of_rank(self, values: Sequence[int], rank: int) -> list[int]:
         """Those of one rank out of a value per block."""
         return [value for value, owner in zip(values, self.owners, strict=True) if owner == rank]
 
+    def places_by_turns(self) -> npt.NDArray[np.int64]:
+        """int64 [blocks], where each block stands when all of the first rank's come first, then the next one's."""
+        places: npt.NDArray[np.int64] = np.argsort(np.argsort(self.owners, kind="stable"), kind="stable")
+        return places
+
     def tokens_of(self, rank: int, block_size: int) -> int:
         """How many of its tokens lie on a rank."""
-        full = [min(block_size, self.filled - index * block_size) for index in range(len(self.owners))]
-        return sum(self.of_rank(full, rank))
+        held = [self.filled - index * block_size for index in range(len(self.owners))]
+        return sum(max(0, min(block_size, tokens)) for tokens in self.of_rank(held, rank))
+
+    def last_owner(self, block_size: int) -> int:
+        """The rank that has its last token."""
+        return self.owners[(self.filled - 1) // block_size]
 
 
 class DealtBlockManager(BlockManager):
@@ -99,6 +113,13 @@ class DealtBlockManager(BlockManager):
             if table.filled % self.block_size == 0:
                 self._give(_dealt(table), self._next_owner(table), NO_HASH)
             table.filled += 1
+
+    def reserve(self, table: BlockTable, num_tokens: int) -> None:
+        """Blocks for so many tokens behind those in place, in turn."""
+        dealt, known = _dealt(table), len(table.block_ids)
+        while len(dealt.block_ids) * self.block_size < dealt.filled + num_tokens:
+            self._give(dealt, self._next_owner(dealt), NO_HASH)
+        dealt.appended = dealt.owners[-1] if len(dealt.block_ids) > known else None
 
     def free(self, table: BlockTable, accessed: float) -> None:
         """Give back all blocks of a sequence; named ones stay cached, last used at ``accessed``."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mindie_kvpool_plugin.simulator.cost_clock import RankTime
 from mindie_kvpool_plugin.simulator.device_job import Cell, Job, cell_of, places_of
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape, model_info, parallel_mapping
 from mindie_kvpool_plugin.simulator.oracle import EOS_TOKEN, Ints, Oracle, Step, Words
@@ -54,6 +55,7 @@ class Device:
         servers: bool = False,
         asynchronous: bool = False,
         hold_s: float = HOLD_S,
+        time: RankTime | None = None,
     ) -> None:
         self.steps: SimpleQueue[Step] = SimpleQueue()
         self.computed_tokens = 0
@@ -62,6 +64,7 @@ class Device:
         self.model_config = SimpleNamespace(vocab_size=shape.vocab_size, eos_token_id=EOS_TOKEN, pad_token_id=0)
         self.soc_info = SimpleNamespace(need_nz=shape.nz, is_300i=lambda: False)
         self._shape, self._oracle = shape, oracle
+        self._time = time
         self._block_size, self._rank, self._tp, self._cp = block_size, rank, tp, cp
         self._group, self._num_groups, self._servers = rank // (tp * cp), dp, servers
         self._share = rank // tp % cp * sp + rank % sp  # of a sequence's blocks
@@ -92,7 +95,7 @@ class Device:
         lengths = np.array(model_inputs.context_length, dtype=np.int64)
         counts = np.ones_like(lengths)
         if kwargs.get("q_lens") is not None:
-            counts = self._cp * np.array(kwargs["q_lens"], np.int64)
+            counts = (self._cp if model_inputs.is_prefill else 1) * np.array(kwargs["q_lens"], np.int64)
         elif model_inputs.is_prefill:
             counts = lengths.copy()
         result = self._empty_result(counts, is_prefill=model_inputs.is_prefill)
@@ -210,7 +213,8 @@ class Device:
                 return
             if self._servers:
                 job.keep_own_batch(self._group)
-                step.tell(self._group, job.counts.tolist(), job.told)
+                if step.is_prefill:  # decodes are not announced
+                    step.tell(self._group, job.counts.tolist(), job.told)
             self._check_shape(job)
             if self._num_groups > 1 and not self._servers:
                 self._check_told(job)
@@ -223,6 +227,7 @@ class Device:
             self._write(job, job.slots, self._new_keys(job))
             self._write(job, job.padding, np.zeros(len(job.padding), dtype=np.uint64))
             self._answer(job)
+            self._take_time(job)
             self.computed_tokens += sum(
                 int(count) for row, count in zip(job.rows, job.counts, strict=True) if row.is_prompt
             )
@@ -230,15 +235,26 @@ class Device:
             step.abort()
             raise
 
+    def _take_time(self, job: Job) -> None:
+        if self._time is None:
+            return
+        if job.step.is_prefill:
+            self._time.prefill(job.lengths, job.counts)
+        else:
+            self._time.decode(job.lengths)
+
     def _judge(self, job: Job) -> None:
         self._oracle.judge(job.step)
 
     def _answer(self, job: Job) -> None:
-        step = job.step
-        answers = [step.next_tokens[step.rows.index(row)] for row in job.rows] if self._servers else step.next_tokens
-        for index, tokens in enumerate(answers):
-            for token, score in tokens:
+        for index, row in enumerate(self._answered_rows(job)):
+            for token, score in job.step.next_tokens[row]:
                 job.result[index, token] = score
+
+    def _answered_rows(self, job: Job) -> list[int]:
+        """Which of the step's rows the host is answered: its own where a group has a server, else all groups'."""
+        rows = job.step.rows
+        return [rows.index(row) for row in job.rows] if self._servers else list(range(len(rows)))
 
     def _check_shape(self, job: Job) -> None:
         rows, tokens = len(job.rows), int(job.counts.sum())
@@ -280,7 +296,8 @@ class Device:
         truths = [self._oracle.truth(row.sequence_id) for row in job.rows]
         keys = np.concatenate([truth.keys[:count] for truth, count in zip(truths, begins, strict=True)])
         if job.rows[0].owners is None:
-            where = job.tables[rows, positions // self._block_size] * self._block_size + positions % self._block_size
+            blocks = job.tables[rows, self._standing(job, rows, positions // self._block_size)]
+            where = blocks * self._block_size + positions % self._block_size
         else:
             places = self._own_places(job, begins)
             rows, positions, keys, where = (values[places >= 0] for values in (rows, positions, keys, places))
@@ -291,6 +308,14 @@ class Device:
         for index in np.unique(rows[wrong]).tolist():
             own = rows == index
             self._report(job, index, positions[own], where[own], wrong[own])
+
+    def _standing(self, job: Job, rows: Ints, blocks: Ints) -> Ints:
+        """Where blocks of sequences, counted by their tokens, stand in the tables."""
+        for index, row in enumerate(job.rows):
+            if row.places is not None:
+                moved = (rows == index) & (blocks < len(row.places))
+                blocks[moved] = row.places[blocks[moved]]
+        return blocks
 
     def _own_places(self, job: Job, begins: Ints) -> Ints:
         """Where earlier positions lie on this rank; -1: on another."""

@@ -115,9 +115,17 @@ def places_of(row: Row, table: Ints, positions: Ints, block_size: int, share: in
     return where
 
 
-def places_ahead(table: Ints, positions: Ints, block_size: int) -> Ints:
-    """Where positions lie, beyond a sequence's tokens too; -1: nowhere, which no input may be."""
+def places_ahead(table: Ints, positions: Ints, block_size: int, row: Row | None = None, share: int = 0) -> Ints:
+    """Where positions lie, beyond a sequence's tokens too; nowhere, which no input may be, is -1.
+
+    Of a sequence whose blocks are dealt out -1 is another rank, and -2 nowhere.
+    """
     blocks = positions // block_size
+    if row is not None and row.owners is not None:
+        known = blocks < len(row.owners)
+        where = np.full(len(positions), -2, dtype=np.int64)
+        where[known] = places_of(row, table, positions[known], block_size, share)
+        return where
     block_ids = np.where(blocks < len(table), table[np.minimum(blocks, len(table) - 1)], -1)
     return np.where(block_ids < 0, -1, block_ids * block_size + positions % block_size)
 

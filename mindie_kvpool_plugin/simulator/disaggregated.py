@@ -17,6 +17,7 @@ from functools import partial
 from types import TracebackType
 
 from mindie_kvpool_plugin.simulator.block_manager import UNKNOWN_TOKEN, OutOfBlocksError
+from mindie_kvpool_plugin.simulator.dealt_out import DealtTable
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.flex_scheduler import FlexScheduler
 from mindie_kvpool_plugin.simulator.node import Attempt, Node
@@ -34,7 +35,7 @@ class Disaggregated:
 
     Args:
         config: of the nodes.  Asynchronous scheduling (the host's documents say so) and swapping are for the decode
-            node alone, chunks for the prefill node.
+            node alone, chunks, context and sequence parallelism for the prefill node.
         two: how they work together.
 
     Attributes:
@@ -47,7 +48,7 @@ class Disaggregated:
             while they decoded; times the nodes swapped roles.
     """
 
-    recoveries = copied_blocks = moved_beams = 0
+    copied_blocks = moved_beams = 0
 
     def __init__(self, config: EngineConfig, two: TwoNodes) -> None:
         two.judge(config)
@@ -86,6 +87,11 @@ class Disaggregated:
     def idle(self) -> bool:
         """Nothing waits, runs, or has blocks to give back."""
         return not self._held and all(node.idle for node in self.nodes)
+
+    @property
+    def recoveries(self) -> int:
+        """Device faults that were repaired."""
+        return sum(node.recoveries for node in self.nodes)
 
     @property
     def swapped_blocks(self) -> int:
@@ -184,8 +190,8 @@ class Disaggregated:
             node.drop_hbm()
 
     def fail_device(self) -> None:
-        """The repair of a device is simulated with one node."""
-        raise NotImplementedError
+        """The decode node's next batch fails, which ends its requests; then its device is repaired."""
+        self.nodes[1].fail_device()
 
     def close(self) -> None:
         """End all threads."""
@@ -201,9 +207,9 @@ class Disaggregated:
             oracle = self.nodes[0].oracle if self.nodes else None
             self.nodes.append(Node(config, oracle, overlaps=overlaps, faults=two.faults, seed=seed))
         first, second = self.nodes
-        second.transfers.link(first.config.node)
+        second.transfers.link(first.config)
         if two.roles == "flex":
-            first.transfers.link(second.config.node)
+            first.transfers.link(second.config)
         for node in self.nodes:
             node.on_end = self._ended
             node.on_pulled = self._pulled
@@ -261,6 +267,7 @@ class Disaggregated:
             front=prefill.front,
             node=node.config.node,
             prefill=prefill,
+            places=prefill.blocks.places_by_turns() if isinstance(prefill.blocks, DealtTable) else None,
         )
         self.oracle.hand_over(prefill.sequence_id, attempt.sequence_id)
         self._current[prefill.front.sequence_id] = attempt
@@ -297,7 +304,9 @@ class Disaggregated:
         prefill, is_aborted = attempt.prefill, attempt.state == "aborted"
         answer = [token for token in attempt.answer if token != UNKNOWN_TOKEN]
         if prefill is not None:
-            if not is_aborted:
+            if is_aborted:
+                self._release(prefill)
+            else:
                 # the host counts a token for every request pulled together, so answers end early
                 front.max_tokens -= max(0, min(attempt.pulled_with - 1, prefill.max_tokens - 2))
             answer = prefill.answer + answer

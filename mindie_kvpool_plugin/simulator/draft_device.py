@@ -7,7 +7,9 @@ the main model's inputs behind the last token, and the result is (logits, hidden
 
 The draft layer's KV at a position comes from the hidden state there and from the next token.  So at the end of a
 block it depends on what follows the block, and behind the last token of an answer it is whatever the step left there:
-that costs accepted drafts, never a token.  It is counted (``draft_checked``, ``draft_stale``) at positions that prompts
+that costs accepted drafts, never a token.  Hidden states do not travel between nodes (PD disaggregation): a sequence's
+first decode runs the draft layer with zeros, over the last position of a prompt whose KV had come with the others.  It
+is counted (``draft_checked``, ``draft_stale``) at positions that prompts
 reuse, and is no corruption.  Whether a draft is right is drawn, not computed from that KV.
 """
 
@@ -154,7 +156,7 @@ class DraftDevice(Device):
                 self._oracle.note_input_error(step, row, "token ids")
             if not np.array_equal(job.position_ids[own], positions):
                 self._oracle.note_input_error(step, row, "positions")
-            if not np.array_equal(job.slots[own], places_ahead(job.tables[index], positions, self._block_size)):
+            if not np.array_equal(job.slots[own], self._slots_of(job, index, positions)):
                 self._oracle.note_input_error(step, row, "slots")
             if not self._are_draft_inputs_right(job, index, truth, known):
                 self._oracle.note_input_error(step, row, "draft inputs")
@@ -165,13 +167,16 @@ class DraftDevice(Device):
         if not 1 <= count <= job.width:
             return False
         positions = np.arange(begin - 1, begin - 1 + 2 * self._drafts)
-        slots = places_ahead(job.tables[index], positions, self._block_size)
+        slots = self._slots_of(job, index, positions)
         return (
             np.array_equal(given.ids[index, :count], truth.tokens[begin:known])
             and np.array_equal(given.positions[index], np.arange(begin, begin + job.width))
             and np.array_equal(given.slots[index], slots)
-            and np.array_equal(given.hidden[index, :count], truth.written[begin - 1 : known - 1])
+            and np.array_equal(given.hidden[index, :count], _hidden_of(truth, begin - 1, known - 1))
         )
+
+    def _slots_of(self, job: Job, index: int, positions: Ints) -> Ints:
+        return places_ahead(job.tables[index], positions, self._block_size, job.rows[index], self._share)
 
     def _rewind(self, job: Job) -> None:
         """Sequences that have ended take part once more, and the host may have cut their last tokens off."""
@@ -203,6 +208,7 @@ class DraftDevice(Device):
         self._oracle.note("drafts", self._drafts)
         self._oracle.note("accepted", accepted)
         truth.extend(np.array(found[: accepted + 1], dtype=np.int64))
+        truth.is_pulled = False
         return [(token, 1) for token in found]
 
     def _draft(self, right: int, key: int) -> int:
@@ -252,7 +258,8 @@ class DraftDevice(Device):
             truth, begin = self._oracle.truth(row.sequence_id), int(job.lengths[index] - job.counts[index])
             positions = np.arange(begin)
             inner = positions % self._block_size != self._block_size - 1
-            places = places_ahead(job.tables[index], positions, self._block_size)
+            places = self._slots_of(job, index, positions)
+            inner &= places >= 0
             stale = np.ones(begin, dtype=np.bool_)
             keys = truth.keys[:begin]
             for _ in range(self._drafts):
@@ -263,17 +270,22 @@ class DraftDevice(Device):
             self._oracle.note("draft_stale", int((stale & inner).sum()))
 
     def _answer(self, job: Job) -> None:
-        logits, hidden, step = job.result[0], job.result[1], job.step
-        tokens = [token for found in step.next_tokens for token, _ in found]
-        logits[torch.arange(len(tokens)), torch.tensor(tokens)] = 1
+        logits, hidden, step, rows = job.result[0], job.result[1], job.step, self._answered_rows(job)
+        tokens = [token for row in rows for token, _ in step.next_tokens[row]]
+        logits[torch.arange(len(tokens)), torch.tensor(tokens, dtype=torch.int64)] = 1
         if job.drafts is None:
-            truths = [self._oracle.truth(row.sequence_id) for row in step.rows]
+            truths = [self._oracle.truth(step.rows[row].sequence_id) for row in rows]
             # the prompt's last token; the one that was just drawn stands behind it
-            keys = np.array([truth.keys[truth.length - 2] ^ np.uint64(truth.poison) for truth in truths])
+            keys = [truth.keys[truth.length - 2] ^ np.uint64(truth.poison) for truth in truths]
         else:
-            keys = np.concatenate([tried.keys for tried in step.tries])
-            job.result[2][:] = torch.tensor([token for tried in step.tries for token in tried.drafts])
-        hidden[:, 0] = torch.from_numpy(keys.view(np.int64))
+            keys = [key for row in rows for key in step.tries[row].keys]
+            job.result[2][:] = torch.tensor([token for row in rows for token in step.tries[row].drafts])
+        hidden[: len(keys), 0] = torch.from_numpy(np.array(keys, dtype=np.uint64).view(np.int64))
+
+
+def _hidden_of(truth: SequenceTruth, begin: int, end: int) -> Words:
+    """The main model's hidden states that the host hands to the draft layer: zeros where another node has them."""
+    return np.zeros(end - begin, dtype=np.uint64) if truth.is_pulled else truth.written[begin:end]
 
 
 def _draft_keys(hidden: Words, tokens: Ints) -> Words:

@@ -23,6 +23,7 @@ from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
 from mindie_kvpool_plugin.simulator.data_parallel import DataParallelScheduler
+from mindie_kvpool_plugin.simulator.dealt_guesses import DealtSpeculativeScheduler
 from mindie_kvpool_plugin.simulator.dealt_out import DealtBlockManager, DealtScheduler
 from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.draft_device import DraftDevice
@@ -34,7 +35,7 @@ from mindie_kvpool_plugin.simulator.recovery import is_device_fault, recover
 from mindie_kvpool_plugin.simulator.requests import Batch, Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 from mindie_kvpool_plugin.simulator.sequence_groups import make_children, why_not
-from mindie_kvpool_plugin.simulator.servers import Launch, LonelySchedulers, launches
+from mindie_kvpool_plugin.simulator.servers import Launch, LonelySchedulers, block_moves, launches
 from mindie_kvpool_plugin.simulator.speculation import SpeculativeScheduler, one_by_one
 from mindie_kvpool_plugin.simulator.swapping import Swapper
 from mindie_kvpool_plugin.simulator.tree_device import TreeDevice
@@ -109,7 +110,7 @@ class Engine:
     @property
     def swapped_blocks(self) -> int:
         """Blocks that came back from host memory."""
-        return self.scheduler.swapper.blocks_in
+        return sum(scheduler.swapper.blocks_in for scheduler in self.scheduler.each)
 
     @property
     def preemptions(self) -> int:
@@ -125,8 +126,8 @@ class Engine:
     @property
     def leaked_blocks(self) -> int:
         """Blocks somebody still holds, on the device or in host memory; 0 when the engine is idle."""
-        host = self.scheduler.swapper.host
-        return sum(manager.num_used for manager in self.managers) + host.num_used
+        hosts = [scheduler.swapper.host for scheduler in self.scheduler.each]
+        return sum(manager.num_used for manager in (*self.managers, *hosts))
 
     def plugin(self, name: str, rank: int = 0) -> Any:
         """A plugin's instance on one rank, or None."""
@@ -168,10 +169,10 @@ class Engine:
             swaps=config.max_preempt_count > 0,
             beams=beams,
         )
-        if max(config.num_shares, config.dp) > 1 and best_of > 1:
-            reason = "cp, sp and dp are simulated with one answer per request"
-        if config.chunk_tokens and (best_of > 1 or adapter is not None):
-            reason = "SplitFuse is simulated without adapters and with one answer per request"
+        if (config.num_shares > 1 or config.is_shared_by_groups) and best_of > 1:
+            reason = "cp, sp, and dp with one scheduler go with one answer per request, as in the host"
+        if config.chunk_tokens and adapter is not None:
+            reason = "SplitFuse goes without adapters, as in the host"
         if config.speculation and best_of > 1:
             reason = "speculation is simulated with one answer per request"
         if config.servers and config.role == "prefill" and max_tokens > 1:
@@ -198,9 +199,9 @@ class Engine:
         self._finish(self.scheduler.reclaim())
         batch = self.scheduler.schedule()
         if batch is None:
+            self._swap_alone()
             return self._tell_workers()
-        if batch.copies or batch.swaps:
-            _results([worker.move_blocks(batch.copies, batch.swaps) for worker in self.workers])
+        self._move_blocks(batch)
         launched = self._launches(batch)
         try:
             outputs = self._run(launched)
@@ -247,6 +248,7 @@ class Engine:
 
     def close(self) -> None:
         """End all threads and remove the weight directory."""
+        self.on_end = None  # whoever listens may hold this engine
         for worker in self.workers:
             worker.close()
         close = getattr(self._lookup, "close", None)
@@ -265,6 +267,7 @@ class Engine:
             kind = DraftDevice if config.speculation.draft_layers else TreeDevice
             make = partial(kind, speculation=config.speculation)
         for rank in range(config.num_ranks):
+            time = config.time.of(rank) if config.time is not None else None
             device = make(
                 config.shape,
                 self.oracle,
@@ -277,9 +280,10 @@ class Engine:
                 servers=config.servers,
                 asynchronous=config.async_scheduling,
                 hold_s=config.hold_s,
+                time=time,
             )
             name = "inference" if config.num_ranks == 1 else f"inference-{rank}"
-            self.workers.append(Worker(device, config.worker_texts(rank, folder), name))
+            self.workers.append(Worker(device, config.worker_texts(rank, folder), name, time))
         for worker in self.workers:
             worker.wait_until_built()
         if config.backend and config.pool_file:
@@ -294,7 +298,8 @@ class Engine:
 
     def _scheduler_kind(self) -> Callable[..., Scheduler]:
         if self.config.speculation:
-            return partial(SpeculativeScheduler, gamma=self.config.speculation.gamma)
+            kind = DealtSpeculativeScheduler if self.config.num_shares > 1 else SpeculativeScheduler
+            return partial(kind, gamma=self.config.speculation.gamma)
         if self.config.chunk_tokens:
             return partial(ChunkedScheduler, chunk_tokens=self.config.chunk_tokens)
         return DealtScheduler if self.config.num_shares > 1 else Scheduler
@@ -314,6 +319,7 @@ class Engine:
                     manager,
                     BlockManager(config.cpu_blocks, config.block_size, caching=config.is_caching),
                     config.max_preempt_count,
+                    config.speculation.gamma if config.speculation else 0,
                 ),
             )
             for manager in self.managers
@@ -335,11 +341,24 @@ class Engine:
 
     def _recover(self) -> None:
         ended = self.scheduler.stop()
-        recover(self.workers, asynchronous=self.config.async_scheduling)
+        recover(self.workers, asynchronous=self.config.async_scheduling, end_transfers=self._end_transfers)
         for manager in self.managers:
             manager.clear()
         self.recoveries += 1
         self._finish(ended)
+
+    def _end_transfers(self) -> None:
+        """Wait for blocks that are on the way; a host alone has none."""
+
+    def _move_blocks(self, batch: Batch) -> None:
+        moves = block_moves(batch, self.scheduler, self.config)
+        _results([self.workers[rank].move_blocks(part.copies, part.swaps) for part, ranks in moves for rank in ranks])
+
+    def _swap_alone(self) -> None:
+        """Somebody made room for others and no batch came of it: the host sends the swaps without one."""
+        left = [decision for scheduler in self.scheduler.each for decision in scheduler.swapper.decisions()]
+        if left:
+            _results([worker.move_blocks([], left) for worker in self.workers])
 
     def _launches(self, batch: Batch) -> list[Launch]:
         forgotten, is_broken = self._take_forgotten(), self._fails
@@ -378,7 +397,8 @@ class Engine:
     def _check_integrity(self) -> None:
         for manager in self.managers:
             manager.check_integrity()
-        self.scheduler.swapper.host.check_integrity()
+        for scheduler in self.scheduler.each:
+            scheduler.swapper.host.check_integrity()
         for worker in self.workers:
             check = getattr(worker.plugin("kv_pool"), "check_integrity", None)
             if check is not None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mindie_kvpool_plugin.simulator.cost_clock import SimulatedTime
 from mindie_kvpool_plugin.simulator.device import HOLD_S
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.requests import Limits
@@ -41,6 +42,7 @@ class EngineConfig:
         servers: a server, with a scheduler, per data parallel group (``distributed_enable``) instead of one for all.
         role: "standard", or of a node that does not work alone: "prefill", "decoder" or "flex".
         node: tells the nodes of a deployment apart.
+        time: modelled time of device and hooks; None: computing takes none, and nobody counts.
     """
 
     shape: ModelShape = field(default_factory=ModelShape)
@@ -67,34 +69,52 @@ class EngineConfig:
     servers: bool = False
     role: str = "standard"
     node: int = 0
+    time: SimulatedTime | None = None
 
     def __post_init__(self) -> None:
         if self.max_preempt_count and not self.cpu_blocks:
             raise ValueError("max_preempt_count needs cpu_blocks")
-        if self.chunk_tokens and (self.async_write or self.max_preempt_count):
-            raise ValueError("chunk_tokens goes neither with async_write, which the host refuses, nor with swapping")
-
+        if self.time is not None and (self.async_scheduling or self.chunk_tokens or self.speculation):
+            raise ValueError("time is modelled for synchronous scheduling, without chunk_tokens and speculation")
+        if self.chunk_tokens and self.async_write:
+            raise ValueError("chunk_tokens does not go with async_write, as in the host")
         if self.sp not in {1, self.tp} or (self.sp > 1 and not self.shape.mla):
             raise ValueError("sp is 1 or tp, and above 1 all ranks need the same cache: an MLA shape")
         if self.num_shares > 1 and (self.chunk_tokens or self.max_preempt_count):
-            raise ValueError("cp and sp are simulated without chunk_tokens and swapping")
-        if self.dp > 1 and (self.cp > 1 or self.chunk_tokens or self.max_preempt_count):
-            raise ValueError("dp is simulated without cp, which the host refuses, chunk_tokens and swapping")
-        if self.speculation and (self.num_shares > 1 or self.chunk_tokens or self.max_preempt_count):
-            raise ValueError("speculation is simulated without cp, sp, chunk_tokens and swapping")
-        if self.servers and (self.dp == 1 or self.async_scheduling or self.speculation):
-            raise ValueError("servers are simulated for dp above 1, synchronously and without speculation")
+            raise ValueError("cp and sp go with neither chunk_tokens nor swapping, as in the host")
+        if self.dp > 1 and (self.cp > 1 or self.chunk_tokens or (self.max_preempt_count and not self.servers)):
+            raise ValueError("dp goes with neither cp nor chunk_tokens, and with one scheduler not with swapping")
+        if self.speculation and self.chunk_tokens:
+            raise ValueError("speculation does not go with chunk_tokens, as in the host")
+        if self.is_parallel_decoding and self.num_shares > 1:
+            raise ValueError("la and memory_decoding do not go with cp and sp, as in the host")
+        if self.servers and (self.dp == 1 or self.async_scheduling):
+            raise ValueError("servers are simulated for dp above 1, synchronously")
         if self.servers and self.role not in {"standard", "prefill"}:
             raise ValueError("servers are simulated on standard and prefill nodes")
-        if self.speculation and not self.speculation.draft_layers and (self.async_scheduling or self.dp > 1):
-            raise ValueError(f"{self.speculation.plugin} goes not with async_scheduling, and is simulated without dp")
+        if self.is_parallel_decoding and (self.async_scheduling or self.is_shared_by_groups):
+            raise ValueError("la and memory_decoding go neither with async_scheduling nor with dp and one scheduler")
         if self.block_size % (2 * self.cp):
             raise ValueError("block_size must be a multiple of 2 * cp: the host pads prompts to it")
+
+    @property
+    def is_parallel_decoding(self) -> bool:
+        """Whether something else than a draft layer guesses."""
+        return self.speculation is not None and not self.speculation.draft_layers
+
+    @property
+    def is_shared_by_groups(self) -> bool:
+        """Whether one scheduler serves several data parallel groups."""
+        return self.dp > 1 and not self.servers
 
     @property
     def num_shares(self) -> int:
         """Ranks that a sequence's blocks are dealt out to."""
         return self.cp * self.sp
+
+    def cluster(self, share: int) -> int:
+        """How another node names a rank it pulls from; of several that share a sequence's blocks each has a name."""
+        return self.node if self.num_shares == 1 else self.node * 100_000 + share // self.sp * 100 + share % self.sp
 
     @property
     def num_ranks(self) -> int:
@@ -115,7 +135,12 @@ class EngineConfig:
     def plugin_type(self) -> str:
         """The workers' ``plugin_type``."""
         more = ["splitfuse"] if self.chunk_tokens else [self.speculation.plugin] if self.speculation else []
-        return ",".join([self.plugins, *more])
+        return ",".join(name for name in (self.plugins, *more) if name)
+
+    @property
+    def gamma(self) -> int:
+        """``speculationGamma``; 0: nothing is guessed."""
+        return self.speculation.gamma if self.speculation else 0
 
     @property
     def max_table_tokens(self) -> int:
@@ -147,7 +172,7 @@ class EngineConfig:
             "local_rank": rank,
             "rank": rank,
             "role": self.role,
-            "local_instance_id": self.node,
+            "local_instance_id": self.cluster(rank) if self.num_shares > 1 else self.node,
             "world_size": self.num_ranks,
             "tp": self.tp,
             "dp": self.dp,
@@ -157,7 +182,7 @@ class EngineConfig:
             "kv_pool_backend": self.backend,
             "kv_pool_config_path": self.pool_file,
             "kv_pool_async_write": "true" if self.async_write else "false",
-            "plugin_params": json.dumps({"plugin_type": self.plugin_type, **self._params}) if self.plugins else "",
-            "speculation_gamma": self.speculation.gamma if self.speculation else 0,
+            "plugin_params": json.dumps({"plugin_type": self.plugin_type, **self._params}) if self.plugin_type else "",
+            "speculation_gamma": self.gamma,
         }
         return {key: str(value) for key, value in texts.items()}

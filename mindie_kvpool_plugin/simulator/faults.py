@@ -174,7 +174,7 @@ class FaultRecord:
             self._crashes += 1
             dead = [group for group in self._members if zlib.crc32(f"{self._crashes} {group}".encode()) % 2]
             lost = {key for group in dead for key in self._members.pop(group)}
-            aliases = {key for key in lost if _is_alias(key)}
+            aliases = {key for key in lost if is_alias(key)}
             self._gone |= lost - aliases
             self._aliases_until.append((self._lookups + CRASH_ALIAS_CALLS, aliases))
             self.happened["crash"] += bool(lost)
@@ -268,7 +268,7 @@ class FaultyPool(PoolWrapper):
         answers, lost = [False] * len(keys), []
         kinds = dict(self._put_dice.of_rows(len(keys)))
         for row, kind in kinds.items():
-            if kind == "stale" and not _is_alias(keys[row]):
+            if kind == "stale" and not is_alias(keys[row]):
                 answers[row] = True
                 lost.append(keys[row])
         rows = [row for row in range(len(keys)) if kinds.get(row) != "put_fail" and not answers[row]]
@@ -410,7 +410,8 @@ def _pick(thresholds: list[tuple[float, str]], drawn: float) -> str | None:
     return next((name for threshold, name in thresholds if drawn < threshold), None)
 
 
-def _is_alias(key: str) -> bool:
+def is_alias(key: str) -> bool:
+    """Whether a key announces a block, and names no bytes."""
     return key.count("/") + 1 == _ALIAS_PARTS
 
 

@@ -15,6 +15,8 @@ from mindie_kvpool_plugin.simulator.block_manager import BlockManager, Clock
 from mindie_kvpool_plugin.simulator.node_schedulers import DecodeScheduler, PrefillScheduler, owner_of
 from mindie_kvpool_plugin.simulator.requests import Batch, Limits, Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
+from mindie_kvpool_plugin.simulator.speculative_nodes import decode_scheduler, local_scheduler, prefill_scheduler
+from mindie_kvpool_plugin.simulator.swapping import Swapper
 
 Part = Literal["prefill", "decode", "local"]
 
@@ -25,6 +27,8 @@ class FlexScheduler(Scheduler):
     Args:
         manager, limits, more: of ``Scheduler``.
         seed: of the coin.
+        gamma: ``speculationGamma``; 0: nothing is guessed.
+        swapper: of the decodes; prompts for the other node are not preempted.
 
     Attributes:
         prefill, decode, local: the three.
@@ -32,16 +36,31 @@ class FlexScheduler(Scheduler):
     """
 
     def __init__(
-        self, manager: BlockManager, limits: Limits, *, seed: int = 0, clock: str = "exact", **more: Any
+        self,
+        manager: BlockManager,
+        limits: Limits,
+        *,
+        seed: int = 0,
+        gamma: int = 0,
+        clock: str = "exact",
+        swapper: Swapper,
+        **more: Any,
     ) -> None:
-        common = Clock(clock)
-        super().__init__(manager, limits, clock=common, **more)
-        self.prefill = PrefillScheduler(manager, limits, clock=common, **more)
-        self.decode = DecodeScheduler(manager, limits, clock=common, **more)
-        self.local = Scheduler(manager, limits, clock=common, **more)
+        more["clock"] = Clock(clock)
+        super().__init__(manager, limits, **more)
+        self.prefill: PrefillScheduler = prefill_scheduler(gamma)(manager, limits, **more)
+        self.decode: DecodeScheduler = decode_scheduler(gamma)(manager, limits, swapper=swapper, **more)
+        self.local: Scheduler = local_scheduler(gamma)(manager, limits, swapper=swapper.sibling(), **more)
+        for part in self._parts:
+            part.is_one_of_several = True
         self.part: Part = "local"
         self._was_empty = False
         self._coin = random.Random(f"flex {seed}")  # noqa: S311 - repeatable choices are the point
+
+    @property
+    def each(self) -> list[Scheduler]:
+        """The three."""
+        return self._parts
 
     @property
     def idle(self) -> bool:

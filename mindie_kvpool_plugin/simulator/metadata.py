@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ def batch_metadata(
     requests, sequences = batch.requests, batch.sequences
     tables = np.full((len(sequences), num_shares, -(-(max_seq_len + 1) // block_size)), -1, dtype=np.int64)
     for row, sequence in enumerate(sequences):
-        for share, block_ids in enumerate(_shares(sequence.blocks, num_shares)):
+        for share, block_ids in enumerate(shares_of(sequence.blocks, num_shares)):
             tables[row, share, : len(block_ids)] = block_ids
     prompts = _tokens(batch)
     lengths = [len(prompt) for prompt in prompts]
@@ -50,42 +51,60 @@ def batch_metadata(
         remote_computed_blocks=_counts(batch.promised),
         batch_dp_rank_ids=np.array([request.group for request in requests], dtype=np.int64),
         seq_lens=_seq_lens(batch, block_size) if dp > 1 else [],
-        **(_dealt_out(sequences, num_shares, block_size) if num_shares > 1 else {}),
+        **(_dealt_out(sequences, num_shares, block_size, batch.is_prefill) if num_shares > 1 else {}),
     )
     if batch.chunks:
-        _mix(metadata, batch.chunks)
+        _mix(metadata, [chunk for _, chunk in batch.parts])
     return metadata
 
 
 def oracle_rows(batch: Batch, eos_every: int) -> list[Row]:
     """The same batch for the devices' oracle; one token in ``eos_every`` ends a sequence of a group."""
     if not batch.is_prefill:
-        return [
-            Row(
-                sequence.sequence_id,
-                sample=sequence.sample,
-                eos_every=eos_every if request.children else 0,
-                group=request.group,
-                owners=_owners(sequence),
-                num_beams=_num_beams(request),
-            )
-            for request in batch.requests
-            for sequence in request.live
-        ]
+        return [row for request in batch.requests for row in _decode_rows(request, eos_every)]
     if batch.chunks:
-        return [_chunk_row(*part) for part in zip(batch.requests, batch.chunks, strict=True)]
+        parts = zip(batch.requests, batch.chunks, strict=True)
+        return [row for request, chunk in parts for row in _chunk_rows(request, chunk, eos_every)]
     return [
         Row(
             request.sequence_id,
             np.array(request.tokens, dtype=np.int64),
             request.adapter,
-            children=() if request.is_beam_search else tuple(child.sequence_id for child in request.children),
+            children=_children(request),
             group=request.group,
             owners=_owners(request),
             num_beams=_num_beams(request),
         )
         for request in batch.requests
     ]
+
+
+def _decode_rows(request: Request, eos_every: int) -> list[Row]:
+    return [
+        Row(
+            sequence.sequence_id,
+            sample=sequence.sample,
+            eos_every=eos_every if request.children else 0,
+            group=request.group,
+            owners=_owners(sequence),
+            places=sequence.places,
+            num_beams=_num_beams(request),
+        )
+        for sequence in request.live
+    ]
+
+
+def _chunk_rows(request: Request, chunk: Chunk, eos_every: int) -> list[Row]:
+    if not chunk.is_prompt:
+        return _decode_rows(request, eos_every)
+    prompt = None if chunk.start else np.array(request.tokens, dtype=np.int64)
+    row = Row(request.sequence_id, prompt, end=chunk.end, is_last=chunk.is_last)
+    return [replace(row, children=_children(request), num_beams=_num_beams(request)) if chunk.is_last else row]
+
+
+def _children(request: Request) -> tuple[int, ...]:
+    """Who branches off when a prompt is through; which beams do is known later."""
+    return () if request.is_beam_search else tuple(child.sequence_id for child in request.children)
 
 
 def _seq_lens(batch: Batch, block_size: int) -> list[list[int]]:
@@ -110,7 +129,8 @@ def _owners(sequence: Sequence) -> Any:
     return np.array(sequence.blocks.owners) if isinstance(sequence.blocks, DealtTable) else None
 
 
-def _shares(table: BlockTable, num_shares: int) -> list[list[int]]:
+def shares_of(table: BlockTable, num_shares: int) -> list[list[int]]:
+    """A sequence's blocks on each of the ranks that share them."""
     if not isinstance(table, DealtTable):
         return [table.block_ids]
     return [table.of_rank(table.block_ids, rank) for rank in range(num_shares)]
@@ -121,31 +141,26 @@ def _padded(prompt: list[int], cp: int) -> list[int]:
     return prompt + [PLACEHOLDER] * (-len(prompt) % (2 * cp)) if cp > 1 else prompt
 
 
-def _dealt_out(sequences: list[Sequence], num_shares: int, block_size: int) -> dict[str, Any]:
-    """Tokens on every rank, and the rank that has the last one."""
+def _dealt_out(sequences: list[Sequence], num_shares: int, block_size: int, is_prefill: bool) -> dict[str, Any]:
+    """Tokens on every rank, and who has the last one; for guesses, whose the blocks are and which is new."""
     tables = [sequence.blocks for sequence in sequences]
     dealt = [table for table in tables if isinstance(table, DealtTable)]
+    width = max(len(table.owners) for table in dealt)
+    owners = [sorted(table.owners) + [-1] * (width - len(table.owners)) for table in dealt]
     return {
         "sp_tokens": np.array([[table.tokens_of(rank, block_size) for rank in range(num_shares)] for table in dealt]),
-        "sp_rank_id": np.array([table.owners[-1] for table in dealt]),
+        "sp_rank_id": np.array([table.last_owner(block_size) for table in dealt]),
+        "is_append_block": np.array([table.appended is not None for table in dealt]),
+        "block_rank_id": np.array([table.appended or 0 for table in dealt]),
+        "prefill_block_rank_id": np.array(owners) if is_prefill else None,
     }
-
-
-def _chunk_row(request: Request, chunk: Chunk) -> Row:
-    if not chunk.is_prompt:
-        return Row(request.sequence_id)
-    prompt = None if chunk.start else np.array(request.tokens, dtype=np.int64)
-    return Row(request.sequence_id, prompt, end=chunk.end, is_last=chunk.is_last)
 
 
 def _tokens(batch: Batch) -> list[list[int]]:
     """What the host sends of every row; a decode among chunks has one token, which the workers know."""
     if not batch.chunks:
         return [request.tokens for request in batch.requests] if batch.is_prefill else []
-    return [
-        request.tokens[chunk.start : chunk.end] if chunk.is_prompt else [0]
-        for request, chunk in zip(batch.requests, batch.chunks, strict=True)
-    ]
+    return [sequence.tokens[chunk.start : chunk.end] if chunk.is_prompt else [0] for sequence, chunk in batch.parts]
 
 
 def _mix(metadata: Any, chunks: list[Chunk]) -> None:

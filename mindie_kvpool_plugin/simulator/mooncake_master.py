@@ -8,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +19,7 @@ from pathlib import Path
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.pools.mooncake.address import listening_ports
 from mindie_kvpool_plugin.pools.mooncake.limits import MIN_SEGMENT_BYTES, P2P_HANDSHAKE
+from mindie_kvpool_plugin.pools.mooncake.programs import find_program
 
 BINARY = "mooncake_master"
 HOST = "127.0.0.1"
@@ -90,7 +89,7 @@ class MooncakeMaster:
             PoolError: there is no binary, or it does not start.
         """
         command = [
-            _binary(),
+            find_program(BINARY),
             f"--rpc_address={HOST}",
             f"--rpc_port={self.port}",
             f"--metrics_host={HOST}",
@@ -155,30 +154,19 @@ class MooncakeMaster:
             process.wait()
 
 
-def write_pool_file(path: Path, master_address: str, segment_bytes: int) -> None:
-    """A pool file as users write it for Mooncake, for loopback TCP."""
+def write_pool_file(path: Path, master_address: str, segment_bytes: int, **section: object) -> None:
+    """A pool file as users write it for Mooncake, for loopback TCP; 0 bytes: the memory is a store's."""
     content = {
         "local_hostname": HOST,
         "metadata_server": P2P_HANDSHAKE,
         "master_server_address": master_address,
-        "global_segment_size": max(segment_bytes, MIN_SEGMENT_BYTES),
+        "global_segment_size": max(segment_bytes, MIN_SEGMENT_BYTES) if segment_bytes else 0,
         "local_buffer_size": LOCAL_BUFFER_BYTES,
         "protocol": "tcp",
         "device_name": "",
-        "kv_pool": {},
+        "kv_pool": section,
     }
     path.write_text(json.dumps(content, indent=2), encoding="utf-8")
-
-
-def _binary() -> str:
-    beside = Path(sys.executable).with_name(BINARY)
-    found = str(beside) if beside.exists() else shutil.which(BINARY)
-    if found is None:
-        raise PoolError(
-            f"{BINARY} was not found beside {sys.executable} or on PATH; "
-            "install it with: pip install 'mindie-kvpool-plugin[mooncake]'"
-        )
-    return found
 
 
 def _free_ports(count: int) -> list[int]:

@@ -8,12 +8,13 @@ from functools import partial
 
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.flex_scheduler import FlexScheduler
-from mindie_kvpool_plugin.simulator.metadata import batch_metadata
+from mindie_kvpool_plugin.simulator.metadata import batch_metadata, shares_of
 from mindie_kvpool_plugin.simulator.node_schedulers import ChunkedPrefillScheduler, DecodeScheduler, PrefillScheduler
 from mindie_kvpool_plugin.simulator.oracle import Oracle
 from mindie_kvpool_plugin.simulator.pulls import Pull, PullFaults, Source, Transfers
 from mindie_kvpool_plugin.simulator.requests import Batch, Request
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
+from mindie_kvpool_plugin.simulator.speculative_nodes import decode_scheduler, prefill_scheduler
 
 
 @dataclass(eq=False)
@@ -24,14 +25,14 @@ class Attempt(Request):
         front: the client's request.
         node: whose work it is.
         prefill: of a decode, the prefill whose blocks it pulls.
-        home: of a prefill, its blocks, once its first token is known.
+        home: of a prefill, once its first token is known, its blocks, by the name of the rank to pull them from.
         pulled_with: of a decode, requests that were pulled together.
     """
 
     front: Request = field(default_factory=lambda: Request(0, [], 0))
     node: int = 0
     prefill: Attempt | None = None
-    home: list[int] = field(default_factory=list)
+    home: dict[int, list[int]] = field(default_factory=dict)
     pulled_with: int = 1
 
 
@@ -96,7 +97,8 @@ class Node(Engine):
         kept = [attempt for attempt in self.prefills.kept.values() if isinstance(attempt, Attempt)]
         fresh = [attempt for attempt in kept if attempt.answer and not attempt.is_over and not attempt.home]
         for attempt in fresh:
-            attempt.home = list(attempt.blocks.block_ids)
+            shares = shares_of(attempt.blocks, self.config.num_shares)
+            attempt.home = {self.config.cluster(share): blocks for share, blocks in enumerate(shares)}
         return fresh
 
     def recomputed(self) -> list[Attempt]:
@@ -108,20 +110,21 @@ class Node(Engine):
 
     def close(self) -> None:
         """End all threads."""
+        self.on_pulled = lambda attempt, is_fine: None  # whoever listens may hold this node
         if self._transfers is not None:
             self._transfers.close()
         super().close()
 
     def _scheduler_kind(self) -> Callable[..., Scheduler]:
-        chunk_tokens = self.config.chunk_tokens
+        config, gamma = self.config, self.config.gamma
+        if config.role == "prefill" and config.chunk_tokens:
+            return partial(ChunkedPrefillScheduler, chunk_tokens=config.chunk_tokens)
         kinds: dict[str, Callable[..., Scheduler]] = {
-            "prefill": partial(ChunkedPrefillScheduler, chunk_tokens=chunk_tokens)
-            if chunk_tokens
-            else PrefillScheduler,
-            "decoder": DecodeScheduler,
-            "flex": partial(FlexScheduler, seed=self._seed),
+            "prefill": prefill_scheduler(gamma, is_dealt_out=config.num_shares > 1),
+            "decoder": decode_scheduler(gamma),
+            "flex": partial(FlexScheduler, seed=self._seed, gamma=gamma),
         }
-        return kinds[self.config.role]
+        return kinds[config.role]
 
     def _transfer(self, *, may_pull: bool) -> bool:
         """End the pull under way and begin the next; whether something moved."""
@@ -132,9 +135,16 @@ class Node(Engine):
         requests = [attempt for attempt in decodes.next_pull() if isinstance(attempt, Attempt)]
         if requests:
             self._pull = self.transfers.order([*requests], self._sources(requests), lambda: self._metadata(requests))
+            decodes.ordered([*requests])
             if not self._overlaps:
                 self._settle(decodes)
         return moved or bool(requests)
+
+    def _end_transfers(self) -> None:
+        """What was on the way arrives on a device that lost the rest; nobody asks for it any more."""
+        pull, self._pull = self._pull, None
+        if pull is not None:
+            pull.outcome()
 
     def _settle(self, decodes: DecodeScheduler) -> bool:
         pull, self._pull = self._pull, None
@@ -152,20 +162,24 @@ class Node(Engine):
         return True
 
     def _sources(self, requests: list[Attempt]) -> list[Source]:
-        """Per node that has blocks: all but that of the first token, which has no KV yet."""
+        """Per rank that has blocks, into ours as they come: not by turns, where they were dealt out (router_impl.py).
+
+        The block of the first token is not among them: it has no KV yet.
+        """
         sources: dict[int, Source] = {}
         for attempt in requests:
             if attempt.prefill is None or attempt.table is None:
                 raise RuntimeError(f"request {attempt.sequence_id} has nothing to pull")
-            count = -(-(len(attempt.prompt) - 1) // self.config.block_size)
-            node = attempt.prefill.node
-            _, theirs, own = sources.setdefault(node, (node, [], []))
-            theirs.extend(attempt.prefill.home[:count])
-            own.extend(attempt.table.block_ids[:count])
-        return list(sources.values())
+            begin = 0
+            for cluster, blocks in attempt.prefill.home.items():
+                _, theirs, own = sources.setdefault(cluster, (cluster, [], []))
+                theirs.extend(blocks)
+                own.extend(attempt.table.block_ids[begin : begin + len(blocks)])
+                begin += len(blocks)
+        return [source for source in sources.values() if source[1]]
 
     def _metadata(self, requests: list[Attempt]) -> object:
         zeros = [0] * len(requests)
         batch = Batch(is_prefill=True, requests=[*requests], computed=zeros, promised=zeros)
         config = self.config
-        return batch_metadata(batch, config.num_npu_blocks, config.block_size, config.max_seq_len)
+        return batch_metadata(batch, config.num_npu_blocks, config.block_size, config.max_table_tokens)

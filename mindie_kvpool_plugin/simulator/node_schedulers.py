@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any
 
 from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
+from mindie_kvpool_plugin.simulator.dealt_out import DealtScheduler
 from mindie_kvpool_plugin.simulator.requests import Batch, Request, Sequence
 from mindie_kvpool_plugin.simulator.scheduler import Scheduler
 
@@ -75,6 +76,10 @@ class ChunkedPrefillScheduler(PrefillScheduler, ChunkedScheduler):
                 self.kept[request.sequence_id] = request
 
 
+class DealtPrefillScheduler(DealtScheduler, PrefillScheduler):
+    """Prompts whose blocks are dealt out to ranks."""
+
+
 class DecodeScheduler(Scheduler):
     """Answers only.
 
@@ -100,6 +105,13 @@ class DecodeScheduler(Scheduler):
         else:
             super().abort(request)
 
+    def stop(self) -> list[Request]:
+        """End everything at once, also what is pulled: the device has failed."""
+        for request in list(self.pulling.values()):
+            request.state = "aborted"
+            self.arrived(request)
+        return super().stop()
+
     def next_pull(self) -> list[Request]:
         """Requests whose blocks are to be pulled now, with blocks of their own."""
         chosen = list[Request]()
@@ -111,6 +123,9 @@ class DecodeScheduler(Scheduler):
             self.pulling[request.sequence_id] = request
             chosen.append(request)
         return chosen
+
+    def ordered(self, requests: list[Request]) -> None:
+        """All ranks were told to pull these requests' blocks."""
 
     def arrived(self, request: Request) -> None:
         """Its blocks have come: it decodes."""

@@ -122,6 +122,7 @@ class SequenceTruth:
         written: per position, what this sequence itself made its KV of; 0 where it wrote none.
         reported: per position, whether damage there was counted.
         poison: 0 while every byte it attended to was right.
+        is_pulled: another node has computed its prompt, whose hidden states stayed there; until its first decode.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -131,6 +132,7 @@ class SequenceTruth:
         self.reported = np.zeros(capacity, dtype=np.bool_)
         self.length = 0
         self.poison = 0
+        self.is_pulled = False
         self.sums = np.zeros(capacity, dtype=np.uint64)  # prefix sums behind the keys
         self._salt = 0
 
@@ -176,6 +178,7 @@ class Row:
         end: tokens of its prompt that are computed after this step; 0: all of them (a decode, a whole prompt).
         group: the data parallel group whose ranks compute it.
         owners: the rank that holds each of its blocks, where they are dealt out to several.
+        places: where its first blocks stand in its table, if not in the order of its tokens.
         is_last: its next token comes out of this step; else it is a chunk of a prompt, and more follow.
         num_beams: beams its request is searched in; which tokens go on is known when all beams were compared.
     """
@@ -189,6 +192,7 @@ class Row:
     end: int = 0
     group: int = 0
     owners: Ints | None = None
+    places: Ints | None = None
     is_last: bool = True
     num_beams: int = 0
 
@@ -294,6 +298,7 @@ class Oracle:
     def hand_over(self, sequence_id: int, successor: int) -> None:
         """Another node's sequence goes on where this one is."""
         self._truths[successor] = self._truths[sequence_id].fork()
+        self._truths[successor].is_pulled = True
 
     def note_checked(self, positions: int) -> None:
         """Count compared positions."""
@@ -328,7 +333,7 @@ class Oracle:
             for index, rank, positions in step.damage:
                 self._count(step, step.rows[index], rank, positions)
         for row in step.rows:
-            step.next_tokens.append(draw(row) if draw else self._draw(row, step.is_prefill))
+            step.next_tokens.append(draw(row) if draw else self._draw(row))
         for sequence_id in step.forget:
             self._truths.pop(sequence_id, None)
 
@@ -351,16 +356,16 @@ class Oracle:
             f"positions from {int(positions[0])} on, rank {rank}"
         )
 
-    def _draw(self, row: Row, is_prefill: bool) -> list[tuple[int, int]]:
+    def _draw(self, row: Row) -> list[tuple[int, int]]:
         truth = self._truths[row.sequence_id]
         for child in row.children:
             self._truths[child] = truth.fork()
         key = int(truth.keys[truth.length - 1]) ^ truth.poison
         if row.num_beams:
-            return offers(key, self._vocab_size, row.num_beams, 0 if is_prefill else row.eos_every)
+            return offers(key, self._vocab_size, row.num_beams, row.eos_every)
         tokens = list[tuple[int, int]]()
         for sample, sequence_id in enumerate(row.sequence_ids, row.sample):
-            token = next_token(key, self._vocab_size, sample, 0 if is_prefill else row.eos_every)
+            token = next_token(key, self._vocab_size, sample, row.eos_every)
             tokens.append((token, len(row.sequence_ids) - len(tokens)))
             if row.is_last:
                 self._truths[sequence_id].extend(np.array([token], dtype=np.int64))

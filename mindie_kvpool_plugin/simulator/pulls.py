@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
 from mindie_kvpool_plugin.simulator.requests import Request
 from mindie_kvpool_plugin.simulator.worker import Worker
 
@@ -78,14 +79,15 @@ class Transfers:
         for worker, wire in zip(workers, self.wires, strict=True):
             worker.generator.separate_deployment_worker.wire = wire
 
-    def link(self, node: int) -> None:
-        """Every rank may pull from its counterpart on another node."""
+    def link(self, other: EngineConfig) -> None:
+        """Every rank may pull from its counterpart on another node, or from all that share its blocks there."""
         for rank, worker in enumerate(self._workers):
+            devices = [rank] if other.num_shares == 1 else list(range(other.num_shares))
             worker.generator.link(
-                remote_cluster_ids={1: [node]},
-                remote_physical_device_ids={1: [rank]},
-                remote_device_ips={1: [f"10.0.{node}.{rank}"]},
-                host_ips={1: [f"10.1.{node}.1"]},
+                remote_cluster_ids={1: [other.cluster(device) for device in devices]},
+                remote_physical_device_ids={1: devices},
+                remote_device_ips={1: [f"10.0.{other.node}.{device}" for device in devices]},
+                host_ips={1: [f"10.1.{other.node}.1" for _ in devices]},
             )
 
     def order(self, requests: list[Request], sources: list[Source], metadata: Callable[[], Any]) -> Pull:

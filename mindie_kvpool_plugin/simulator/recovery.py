@@ -7,7 +7,7 @@ it is idle.  In between HBM is lost: the host replaces broken pages there, here 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from mindie_kvpool_plugin.simulator.worker import Worker
@@ -22,8 +22,15 @@ def is_device_fault(error: BaseException) -> bool:
     return type(error).__name__ == DEVICE_FAULT
 
 
-def recover(workers: Sequence[Worker], *, asynchronous: bool) -> None:
+def recover(
+    workers: Sequence[Worker], *, asynchronous: bool, end_transfers: Callable[[], object] = lambda: None
+) -> None:
     """Repair the devices of all workers; their sequences are forgotten.
+
+    Args:
+        workers: of one host.
+        asynchronous: whether it schedules so.
+        end_transfers: waits for the pulls under way, which stand before the second command in the host's queue.
 
     Raises:
         RuntimeError: a command failed.
@@ -32,6 +39,7 @@ def recover(workers: Sequence[Worker], *, asynchronous: bool) -> None:
     _on_command_threads(workers, "CMD_PAUSE_ENGINE_ROCE" if asynchronous else "CMD_PAUSE_ENGINE")
     for worker in workers:
         wipe(worker)
+    end_transfers()
     _on_command_threads(workers, "CMD_CLEAR_TRANSER")
     for command in ("CMD_REINIT_NPU", "CMD_START_ENGINE"):
         for future in [worker.call(partial(worker.recover, command)) for worker in workers]:

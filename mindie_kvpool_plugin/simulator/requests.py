@@ -32,6 +32,7 @@ class Sequence:
         table: its blocks while it has some.
         parent: whose history it goes on from, until it has blocks of its own for that.
         accessed: time stamp of its last batch.
+        places: int64 [blocks], where its first blocks stand in its table; None: in the order of its tokens.
     """
 
     sequence_id: int
@@ -45,6 +46,7 @@ class Sequence:
     table: BlockTable | None = None
     parent: Sequence | None = None
     accessed: float = -1.0
+    places: Any = None
 
     @property
     def tokens(self) -> list[int]:
@@ -165,6 +167,15 @@ class Batch:
     def sequences(self) -> list[Sequence]:
         """Its rows."""
         return [sequence for request in self.requests for sequence in request.live]
+
+    @property
+    def parts(self) -> list[tuple[Sequence, Chunk]]:
+        """Per row, its part; a request that decodes with several sequences has so many rows."""
+        return [
+            (sequence, chunk if chunk.is_prompt else Chunk(sequence.num_tokens - 1, sequence.num_tokens))
+            for request, chunk in zip(self.requests, self.chunks, strict=True)
+            for sequence in request.live
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import dataclasses
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.beams import reference_beams
@@ -58,8 +58,11 @@ class RunConfig:
         pool: the pool's backend.
         pool_blocks: blocks the pool can hold.
         faults: what goes wrong with the pool.
-        fail_after: requests that end before the device fails and is repaired; 0: it does not fail.
+        fail_after: requests that end before the device, of two nodes the decode node's, fails and is repaired; 0: it
+            does not fail.
         two: how two such hosts work together; None: there is one.
+        section: options of the pool file's ``kv_pool`` section.  Unless they say otherwise pool hits are always loaded
+            and spills are waited for: this model computes in next to no time, and nothing would be worth it.
     """
 
     engine: EngineConfig
@@ -70,12 +73,13 @@ class RunConfig:
     faults: FaultSpec | None = None
     fail_after: int = 0
     two: TwoNodes | None = None
+    section: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.two is not None:
             self.two.judge(self.engine)
-            if self.fail_after:
-                raise ValueError("the repair of a device is simulated with one node")
+            if self.fail_after and self.two.roles == "flex":
+                raise ValueError("of two nodes only a decode node is repaired: the host lets others pull lost blocks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ def run_traffic(config: RunConfig, progress: Progress | None = None) -> Result:
     began = time.perf_counter()
     with build_host(config) as engine:
         prompt_by_id = drive(engine, config.make_traffic(), config.concurrency, progress, config.fail_after)
-        return _result(engine, prompt_by_id, time.perf_counter() - began)
+        return result_of(engine, prompt_by_id, time.perf_counter() - began)
 
 
 def build_host(config: RunConfig) -> Host:
@@ -216,13 +220,16 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
     shape, tp, size = config.engine.cache_shape, config.engine.tp, config.engine.block_size
     shards = len({shape.shard(rank, tp) for rank in range(tp)})
     capacity = config.pool_blocks * (shape.block_bytes(size, tp) * shards + ALIAS_BYTES)
+    section = {"load": "always", "fence_timeout_s": 5.0, **config.section}
     with tempfile.TemporaryDirectory(prefix="mindie-kvpool-") as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "kv_pool.json"
         if config.pool == "mooncake":
             master = stack.enter_context(MooncakeMaster())
             write_pool_file(path, master.address, capacity // tp)
+            content = json.loads(path.read_text(encoding="utf-8"))
+            path.write_text(json.dumps({**content, "kv_pool": section}), encoding="utf-8")
         else:
-            path.write_text(json.dumps({"capacity": capacity, "kv_pool": {}}), encoding="utf-8")
+            path.write_text(json.dumps({"capacity": capacity, "kv_pool": section}), encoding="utf-8")
             stack.callback(forget_pool, str(path))
         yield dataclasses.replace(config.engine, plugins=POOL_PLUGINS, backend=config.pool, pool_file=str(path))
 
@@ -244,18 +251,22 @@ def drive(
             progress(1)
 
     engine.on_end = ended
-    while traffic.ready or not engine.idle:
-        while traffic.ready and len(asked) - len(engine.done) < concurrency:
-            prompt = traffic.ready.popleft()
-            request = engine.submit(
-                prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples, beams=prompt.beams
-            )
-            asked[request.sequence_id] = (prompt, request)
-        engine.step()
+    try:
+        while traffic.ready or not engine.idle:
+            while traffic.ready and len(asked) - len(engine.done) < concurrency:
+                prompt = traffic.ready.popleft()
+                request = engine.submit(
+                    prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples, beams=prompt.beams
+                )
+                asked[request.sequence_id] = (prompt, request)
+            engine.step()
+    finally:
+        engine.on_end = None  # it refers to the engine, which would end in a cycle
     return asked
 
 
-def _result(engine: Host, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
+def result_of(engine: Host, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
+    """What a host counted in a run of so many seconds: who was asked what, by sequence id."""
     for worker in engine.workers:
         worker.wait_until_idle()
         drain = getattr(worker.plugin(PLUGIN), "drain", None)

@@ -37,7 +37,10 @@ class Scheduler:
         aborted_groups: of these, requests of several sequences: they end.
         copied_blocks: blocks copied for children and beams.
         moved_beams: times a running beam went on from another one's history.
+        is_one_of_several: others hand out the same blocks, so what does not fit may fit later.
     """
+
+    is_one_of_several = False
 
     def __init__(
         self,
@@ -68,6 +71,11 @@ class Scheduler:
         self._by_id: dict[int, tuple[Request, Sequence]] = {}
 
     @property
+    def each(self) -> list[Scheduler]:
+        """The schedulers it consists of."""
+        return [self]
+
+    @property
     def idle(self) -> bool:
         """Nothing waits, runs, or has blocks to give back."""
         return not (self._waiting or self._running or self.swapper.waiting or self._over or self._ended)
@@ -84,8 +92,8 @@ class Scheduler:
 
     @property
     def has_candidates(self) -> bool:
-        """Whether a request waits or runs."""
-        return bool(self._waiting or self._running)
+        """Whether a request waits, runs, or is in host memory."""
+        return bool(self._waiting or self._running or self.swapper.waiting)
 
     def knows(self, sequence: Sequence) -> bool:
         """Whether a sequence is one of its requests'."""
@@ -169,8 +177,8 @@ class Scheduler:
     def branch(self, samples: Iterable[tuple[int, int, int]]) -> None:
         """Beams go on from their parents' histories, as (id, id of the parent, token); the tokens are taken next."""
         for sequence_id, parent, token in samples:
-            request, sequence = self._by_id[parent]
-            if request.is_beam_search:
+            request, sequence = self._by_id.get(parent, (None, None))
+            if request is not None and sequence is not None and request.is_beam_search:
                 self.moved_beams += branch(sequence_id, token, sequence, request)
 
     def take(self, sequence_ids: Iterable[int], tokens: Iterable[int], reasons: Iterable[int]) -> None:
@@ -261,7 +269,7 @@ class Scheduler:
                 width += request.width
         self._running = postponed
         if self.preemptions > preemptions:
-            if not chosen and (self._asynchronous or self.swapper.is_on):
+            if not chosen and not self.is_one_of_several and (self._asynchronous or self.swapper.is_on):
                 raise OutOfBlocksError("the only running sequence does not fit: give the simulator more device blocks")
         else:
             chosen = self._bring_back(chosen, width)

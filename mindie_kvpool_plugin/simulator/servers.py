@@ -48,6 +48,20 @@ class LonelySchedulers(DataParallelScheduler):
         return self._parts[0][1] if self._parts else None
 
 
+def block_moves(batch: Batch, scheduler: Scheduler, config: EngineConfig) -> list[tuple[Batch, Sequence[int]]]:
+    """Whose copies and swaps go to which ranks before a turn's batches run: of each group to its own, of one to all."""
+    every = range(config.num_ranks)
+    if not isinstance(scheduler, LonelySchedulers):
+        parts = [(batch, every)]
+    else:
+        parts = [(part, _ranks_of(group, config)) for group, part in scheduler.parts.items()]
+    return [(part, ranks) for part, ranks in parts if part.copies or part.swaps]
+
+
+def _ranks_of(group: int, config: EngineConfig) -> range:
+    return range(group * config.tp, (group + 1) * config.tp)
+
+
 def launches(
     batch: Batch,
     scheduler: Scheduler,
@@ -73,7 +87,7 @@ def launches(
         return [
             Launch(
                 make_step([part], config.tp),
-                every[group * config.tp : (group + 1) * config.tp],
+                _ranks_of(group, config),
                 lambda rank: batch_metadata(parts[rank // config.tp], *sizes, *more),
             )
             for group, part in parts.items()

@@ -21,6 +21,8 @@ class Swapper:
         device: the device blocks.
         host: the host blocks.
         max_per_turn: requests that may go out in one turn of the scheduler; 0: none ever.
+        ahead: places behind its tokens that a request has blocks for, and needs when it comes back; the host forgets
+            them when it counts, and its scheduler ends when there is no room for them.
 
     Attributes:
         host: the host blocks.
@@ -28,14 +30,19 @@ class Swapper:
         blocks_out, blocks_in: blocks moved so far.
     """
 
-    def __init__(self, device: BlockManager, host: BlockManager, max_per_turn: int) -> None:
+    def __init__(self, device: BlockManager, host: BlockManager, max_per_turn: int, ahead: int = 0) -> None:
         self.host = host
         self.waiting: deque[Request] = deque()
         self.blocks_out = self.blocks_in = 0
         self._device = device
         self._max_per_turn = max_per_turn
+        self._ahead = ahead
         self._out_this_turn = 0
         self._decisions: list[SwapDecision] = []
+
+    def sibling(self) -> Swapper:
+        """For other requests of the same device, with the same host blocks."""
+        return Swapper(self._device, self.host, self._max_per_turn, self._ahead)
 
     @property
     def is_on(self) -> bool:
@@ -55,7 +62,7 @@ class Swapper:
         """Move a request to host memory if it may go there and fits."""
         if self._out_this_turn >= self._max_per_turn:
             return False
-        if -(-request.num_tokens // self.host.block_size) > self.host.num_free:
+        if self._room_for(request) > self.host.num_free:
             return False
         self._out_this_turn += 1
         moved = self._move(SWAP_OUT, request.blocks, self._device, self.host, request.accessed)
@@ -67,12 +74,16 @@ class Swapper:
 
     def bring_in(self) -> Request | None:
         """Move the first request back to the device if it fits there."""
-        if not self.waiting or -(-self.waiting[0].num_tokens // self._device.block_size) > self._device.num_free:
+        if not self.waiting or self._room_for(self.waiting[0]) > self._device.num_free:
             return None
         request = self.waiting.popleft()
         self.blocks_in += self._move(SWAP_IN, request.blocks, self.host, self._device, request.accessed)
         request.state = "running"
         return request
+
+    def _room_for(self, request: Request) -> int:
+        ends = request.num_tokens + self._ahead
+        return max(len(request.blocks.block_ids), -(-ends // self.host.block_size))
 
     def _move(self, kind: int, table: BlockTable, source: BlockManager, target: BlockManager, accessed: float) -> int:
         pairs = source.move(table, target, accessed)

@@ -30,6 +30,8 @@ class Prompt:
         samples: answers asked for (n); a chat goes on with the first.
         adapter: its LoRA adapter.
         beams: the answers are searched in beams.
+        at_s: seconds since the start at which it is sent, where somebody keeps the time.
+        is_after_answer: these are seconds after the answer that made it.
     """
 
     tokens: Sequence[int]
@@ -39,6 +41,8 @@ class Prompt:
     samples: int = 1
     adapter: str | None = None
     beams: bool = False
+    at_s: float = 0.0
+    is_after_answer: bool = False
 
 
 class Traffic:
@@ -70,6 +74,8 @@ class Chat(Traffic):
         samples: how many these ask for.
         beams: share of these that has them searched in beams.
         adapters: LoRA adapters; speakers take turns in using one of them or none.
+        begin_s: seconds over which the speakers begin, evenly at random.
+        think_s: seconds from an answer to the next turn, on average.
     """
 
     def __init__(
@@ -86,7 +92,10 @@ class Chat(Traffic):
         samples: int = 2,
         beams: float = 0.0,
         adapters: int = 0,
+        begin_s: float = 0.0,
+        think_s: float = 0.0,
     ) -> None:
+        self._begin_s, self._think_s = begin_s, think_s
         self._sampled, self._samples, self._beams, self._adapters = sampled, samples, beams, adapters
         self._turns, self._turn_tokens, self._answer_tokens = turns, turn_tokens, answer_tokens
         self._vocab_size, self._seed = vocab_size, seed
@@ -104,7 +113,9 @@ class Chat(Traffic):
         samples = self._samples if source.random() < self._sampled else 1
         adapter = f"adapter-{number}" if (number := speaker % (self._adapters + 1)) else None
         beams = samples > 1 and source.random() < self._beams
-        return Prompt(history + said, self._answer_tokens, speaker, turn, samples, adapter, beams)
+        # drawn last, so that the tokens are the same whoever keeps the time
+        at_s = min(source.expovariate(1.0), 4.0) * self._think_s if turn else source.random() * self._begin_s
+        return Prompt(history + said, self._answer_tokens, speaker, turn, samples, adapter, beams, at_s, turn > 0)
 
 
 def few_shot(
@@ -133,13 +144,24 @@ def few_shot(
     )
 
 
-def replay(trace: Iterable[TraceRequest], *, block_size: int = 16, vocab_size: int = 1024, seed: int = 0) -> Traffic:
-    """A recorded trace, scaled: one trace block of 512 tokens becomes one cache block."""
+def replay(
+    trace: Iterable[TraceRequest], *, block_size: int = 16, vocab_size: int = 1024, seed: int = 0, slower: float = 1.0
+) -> Traffic:
+    """A recorded trace, scaled: one trace block of 512 tokens becomes one cache block.
+
+    Args:
+        trace: its requests.
+        block_size: tokens of a cache block.
+        vocab_size: of the model.
+        seed: of all tokens.
+        slower: what its times are multiplied by.
+    """
     return Traffic(
         Prompt(
             _trace_tokens(request, block_size, vocab_size, seed),
             max(1, round(request.output_length * block_size / TRACE_BLOCK_TOKENS)),
             speaker,
+            at_s=request.timestamp / 1000 * slower,
         )
         for speaker, request in enumerate(trace)
     )

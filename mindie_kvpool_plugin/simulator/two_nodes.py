@@ -20,7 +20,7 @@ class TwoNodes:
         roles: "separate": a prefill and a decode node; "flex": two in role flex.
         decode_plugins: ``plugin_type`` of the decode node, which the host forbids ``prefix_cache``; empty: it has no
             pool either.
-        decode_blocks: its device blocks; 0: like the prefill node.
+        decode_blocks: its device blocks; 0: as many as the prefill node's ranks have for a sequence.
         switch_every: flex nodes have fixed roles and swap them after so many requests; 0: they have not.
         faults: of pulls.
         overlaps_flex: pulls of flex nodes run beside prefills.  The host takes the blocks for computed at once and lets
@@ -44,10 +44,14 @@ class TwoNodes:
         Raises:
             ValueError: says what.
         """
-        if max(config.dp, config.num_shares) > 1 or config.speculation:
-            raise ValueError("two nodes are simulated without dp, cp, sp and speculation")
-        if self.roles == "flex" and (config.chunk_tokens or config.max_preempt_count):
-            raise ValueError("flex nodes are simulated without chunk_tokens and swapping")
+        if config.dp > 1:
+            raise ValueError("two nodes are simulated without dp")
+        if config.num_shares > 1 and self.roles == "flex":
+            raise ValueError("cp and sp are for prefill nodes: the host pulls from their ranks by turns, to no others")
+        if config.speculation and not config.speculation.draft_layers:
+            raise ValueError(f"{config.speculation.plugin} guesses from the prompts of its own node")
+        if self.roles == "flex" and config.chunk_tokens:
+            raise ValueError("chunk_tokens goes not with flex nodes: the host drops what they answer")
         if self.roles == "flex" and config.async_scheduling:
             raise ValueError("asynchronous scheduling is for decode nodes: a flex node also prefills")
 
@@ -60,8 +64,8 @@ class TwoNodes:
         return replace(config, role="prefill", async_scheduling=False, max_preempt_count=0)
 
     def _decoder(self, config: EngineConfig) -> EngineConfig:
-        blocks = self.decode_blocks or config.hbm_blocks
-        config = replace(config, role="decoder", hbm_blocks=blocks, chunk_tokens=0)
+        blocks = self.decode_blocks or config.hbm_blocks * config.num_shares
+        config = replace(config, role="decoder", hbm_blocks=blocks, chunk_tokens=0, cp=1, sp=1)
         if self.decode_plugins and config.backend:
             return replace(config, plugins=self.decode_plugins)
         return replace(config, plugins="", backend="", pool_file="")

@@ -5,6 +5,7 @@ The thread "inference" builds the generator and runs every step, as in the host'
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mindie_kvpool_plugin.simulator.cost_clock import RankTime
 from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.requests import BlockPair, SwapDecision
 
@@ -35,9 +37,10 @@ class Worker:
         hook_seconds: "plugin.hook" -> seconds spent in it.
     """
 
-    def __init__(self, device: Device, model_config: dict[str, Any], name: str) -> None:
+    def __init__(self, device: Device, model_config: dict[str, Any], name: str, time: RankTime | None = None) -> None:
         self.device = device
         self.hook_seconds: defaultdict[str, float] = defaultdict(float)
+        self._simulated = time
         self._thread = ThreadPoolExecutor(1, initializer=_rename, initargs=(name,))
         self._built = self._thread.submit(self._build, model_config)
 
@@ -99,6 +102,9 @@ class Worker:
                 close = getattr(getattr(manager, name), "close", None)
                 if close is not None:
                     self.call(close).result()
+            for name in manager.plugin_list:
+                for hook in (*HOOKS, *FREE_EVENTS):
+                    vars(getattr(manager, name)).pop(hook, None)  # ``_timed`` refers to us and to the plugin
         self.device.close()
         self._thread.shutdown()
 
@@ -114,7 +120,8 @@ class Worker:
         def call(*args: Any, **kwargs: Any) -> Answer:
             began = time.perf_counter()
             try:
-                return hook(*args, **kwargs)
+                with self._simulated.in_hook() if self._simulated is not None else contextlib.nullcontext():
+                    return hook(*args, **kwargs)
             finally:
                 self.hook_seconds[label] += time.perf_counter() - began
 

@@ -1,8 +1,11 @@
 """Engines and runs the walks share."""
 
+import time
+
+from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
-from mindie_kvpool_plugin.simulator.run import Result, RunConfig, wrong_answers
+from mindie_kvpool_plugin.simulator.run import Result, RunConfig, run_with_pool, wrong_answers
 from mindie_kvpool_plugin.simulator.traffic import Chat
 
 SHAPES = {
@@ -56,5 +59,39 @@ def assert_right_so_far(engine):
     assert not [request for request in engine.done if wrong_answers(request, engine.config.shape)]
 
 
+def assert_next_turn_hits(host, prompt):
+    """On nodes that have nothing left but the pool, every full block of prompt and answer is found."""
+    first = host.submit(prompt, 40)
+    host.run()
+    host.drop_hbm()
+    again = host.submit(prompt + first.answer, 3)
+    host.run()
+    assert again.hbm_blocks == 0
+    assert again.pool_blocks == (len(prompt) + len(first.answer) - 1) // host.config.block_size
+    assert_right_so_far(host)
+
+
 def run_config(engine, traffic, **more):
     return RunConfig(engine, traffic, **more)
+
+
+def run_with_slow_puts(monkeypatch, config, put_s):
+    """With a pool whose puts take that long."""
+    put = LocalDram.put
+
+    def slow_put(pool, *args):
+        time.sleep(put_s)
+        return put(pool, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalDram, "put", slow_put)
+        return run_with_pool(config)
+
+
+def run_until_corrupt(monkeypatch, config):
+    """Without a guard, and with puts slow enough to be overtaken; a busy machine needs slower ones."""
+    for put_s in (0.003, 0.01, 0.05, 0.2):
+        result = run_with_slow_puts(monkeypatch, config, put_s)
+        if result.corruptions > 0:
+            break
+    return result

@@ -156,19 +156,52 @@ def test_oracle_sees_a_host_that_counts_chunks_before_they_ran(monkeypatch, asyn
         assert engine.oracle.corruptions > 0
 
 
-@pytest.mark.parametrize("wrong", [{"async_write": True}, {"max_preempt_count": 2, "cpu_blocks": 8}])
-def test_what_does_not_go_with_chunks_is_refused(wrong):
+@pytest.mark.parametrize("beams", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("chunk_tokens", [20, 50])
+def test_several_answers_are_right_beside_chunks(chunk_tokens, beams):
+    """Requests that decode with three sequences stand in one batch with prompts whose hits fall short on one rank."""
+    result = run_with_pool(dataclasses.replace(several_answers(chunk_tokens, beams), faults=ONE_RANK_FAILS))
+    assert_right(result)
+    assert result.hook_errors == 0
+    assert result.recomputed_blocks > 0
+    assert result.reloaded_blocks > 0
+    assert result.copied_blocks > 0
+    assert (result.moved_beams > 0) == (beams > 0)
+
+
+def test_a_prompt_swapped_out_between_chunks_damages_blocks_that_others_share():
+    """By the host itself: what was never computed goes out, and back into what another request has computed."""
+    engine = EngineConfig(
+        hbm_blocks=30, chunk_tokens=16, max_preempt_count=4, cpu_blocks=64, limits=Limits(max_prefill_tokens=24)
+    )
+    with Engine(engine) as host:
+        for first in (7, 8, 9):
+            host.submit([first] * 60, 36)
+        for _ in range(14):
+            host.step()
+        long = host.submit(range(100, 340), 6)
+        while not (long.state == "swapped" and long.computed_tokens):
+            host.step()
+        host.submit(long.prompt[: (long.computed_tokens // BLOCK_SIZE + 3) * BLOCK_SIZE + 3], 80)
+        host.run()
+        assert host.oracle.corruptions > 0
+
+
+def test_asynchronous_write_does_not_go_with_chunks():
     """At construction, with the reason."""
-    with pytest.raises(ValueError, match="chunk_tokens goes neither with async_write"):
-        chunked(async_scheduling=False, **wrong)
+    with pytest.raises(ValueError, match="chunk_tokens does not go with async_write"):
+        chunked(async_scheduling=False, async_write=True)
 
 
-def test_groups_do_not_go_with_chunks():
-    """Nor do adapters."""
-    with Engine(EngineConfig(chunk_tokens=32)) as engine:
-        for wrong in ({"n": 2}, {"adapter": "a"}):
-            with pytest.raises(ValueError, match="SplitFuse is simulated without"):
-                engine.submit([5] * 40, 4, **wrong)
+def test_adapters_do_not_go_with_chunks():
+    """The model would not be told."""
+    with Engine(EngineConfig(chunk_tokens=32)) as engine, pytest.raises(ValueError, match="SplitFuse goes without"):
+        engine.submit([5] * 40, 4, adapter="a")
+
+
+def several_answers(chunk_tokens, beams=0.0):
+    config = chunked(async_scheduling=False, chunk_tokens=chunk_tokens, tp=2)
+    return dataclasses.replace(config, make_traffic=lambda: Chat(8, 3, sampled=0.6, samples=3, beams=beams))
 
 
 def finished(engine, prompt):

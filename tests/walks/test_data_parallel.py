@@ -162,7 +162,7 @@ def test_oracle_sees_lengths_that_were_not_corrected(monkeypatch, async_scheduli
 @pytest.mark.parametrize("wrong", [{"cp": 2}, {"chunk_tokens": 32}, {"max_preempt_count": 1, "cpu_blocks": 8}])
 def test_what_does_not_go_with_groups_is_refused(wrong):
     """At construction, with the reason."""
-    with pytest.raises(ValueError, match="dp is simulated without"):
+    with pytest.raises(ValueError, match="dp goes with neither"):
         EngineConfig(dp=2, **wrong)
 
 

@@ -182,7 +182,7 @@ def test_the_last_block_goes_to_the_last_rank(tokens, owners):
     ("wrong", "why"),
     [
         ({"sp": 2, "tp": 2}, "an MLA shape"),
-        ({"cp": 2, "chunk_tokens": 32}, "without chunk_tokens"),
+        ({"cp": 2, "chunk_tokens": 32}, "neither chunk_tokens nor swapping"),
         ({"cp": 2, "block_size": 6}, "a multiple of 2"),
     ],
 )

@@ -194,5 +194,5 @@ def test_a_run_repeats(name):
 @BOTH
 def test_what_is_not_simulated_together_is_refused(name, wrong):
     """At construction, with the reason."""
-    with pytest.raises(ValueError, match=f"{name} goes not with async_scheduling"):
+    with pytest.raises(ValueError, match="la and memory_decoding go neither"):
         EngineConfig(speculation=GUESSERS[name], **wrong)

@@ -225,7 +225,7 @@ def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool():
         counters = engine.plugin("kv_pool").counters
         engine.submit(PROMPT, 8, "poet")
         engine.run()
-        assert (counters.unnamed_prompts, counters.spilled_blocks) == (1, 0)
+        assert (counters.unpooled_adapter, counters.spilled_blocks) == (1, 0)
         assert_right_so_far(engine)
 
 

@@ -22,7 +22,7 @@ def test_blocks_spill_to_memcache_and_come_back(tmp_path, monkeypatch):
     monkeypatch.delenv("MMC_LOCAL_CONFIG_PATH", raising=False)
     with standing_in(64 << 20, tmp_path) as (_, config_path):
         path = tmp_path / "pool.json"
-        path.write_text(json.dumps({"config_path": str(config_path), "kv_pool": {}}), encoding="utf-8")
+        path.write_text(json.dumps({"config_path": str(config_path), "kv_pool": {"load": "always"}}), encoding="utf-8")
         config = EngineConfig(tp=1, hbm_blocks=48, plugins=POOL_PLUGINS, backend="memcache", pool_file=str(path))
         result = run_traffic(run_config(config, chat()))
         calls = loaded().calls

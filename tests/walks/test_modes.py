@@ -5,12 +5,10 @@ is, and once without the seam of ``host.block_writes``: then wrong blocks are se
 """
 
 import dataclasses
-import time
 
 import pytest
 
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
-from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from mindie_kvpool_plugin.simulator import recovery
 from mindie_kvpool_plugin.simulator.block_manager import BlockManager
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
@@ -18,7 +16,7 @@ from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import RunConfig, run_with_pool, run_without_pool
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from mindie_kvpool_plugin.simulator.worker import Worker
-from tests.walks.conftest import assert_right
+from tests.walks.conftest import assert_right, run_until_corrupt, run_with_slow_puts
 
 PUT_S = 0.003
 
@@ -85,8 +83,8 @@ def test_mode_is_right_without_a_pool(name, async_scheduling):
 @pytest.mark.parametrize(("name", "async_scheduling"), CASES)
 def test_mode_is_right_with_a_slow_pool(monkeypatch, name, async_scheduling):
     """Spills are queued when the host writes."""
-    slow_down(monkeypatch)
-    result = run_with_pool(in_mode(name, async_scheduling=async_scheduling, async_write=True))
+    config = in_mode(name, async_scheduling=async_scheduling, async_write=True)
+    result = run_with_slow_puts(monkeypatch, config, PUT_S)
     assert_right(result)
     assert_happened(name, result)
 
@@ -96,9 +94,8 @@ def test_mode_is_right_with_a_slow_pool(monkeypatch, name, async_scheduling):
 )
 def test_writes_nobody_hears_of_serve_wrong_blocks(monkeypatch, name, async_scheduling):
     """The same runs without the seam."""
-    slow_down(monkeypatch)
     monkeypatch.setattr(KvPoolPlugin, "blocks_overwritten", lambda self, find_blocks: None)
-    result = run_with_pool(in_mode(name, async_scheduling=async_scheduling, async_write=True))
+    result = run_until_corrupt(monkeypatch, in_mode(name, async_scheduling=async_scheduling, async_write=True))
     assert_happened(name, result)
     assert result.corruptions > 0
     assert result.wrong_answers > 0
@@ -140,16 +137,6 @@ def test_memory_is_lost_in_a_repair(monkeypatch):
     monkeypatch.setattr(recovery, "wipe", lambda worker: wiped.append(worker) or wipe(worker))
     assert run_without_pool(in_mode("recovery", tp=2)).recoveries == 1
     assert len(set(wiped)) == 2
-
-
-def slow_down(monkeypatch):
-    put = LocalDram.put
-
-    def slow_put(pool, *args):
-        time.sleep(PUT_S)
-        return put(pool, *args)
-
-    monkeypatch.setattr(LocalDram, "put", slow_put)
 
 
 def keep_after_start():

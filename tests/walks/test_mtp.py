@@ -261,17 +261,3 @@ def test_answers_do_not_depend_on_the_guesses(accept_rate):
         assert request.answer == reference_answer([9] * 60, 21, engine.config.shape.vocab_size)
         assert engine.oracle.counts["accepted"] == engine.oracle.counts["drafts"] * accept_rate
         assert steps == (6 if accept_rate else 21)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        ({"cp": 2}, "without cp"),
-        ({"chunk_tokens": 32}, "without cp, sp, chunk_tokens"),
-        ({"max_preempt_count": 1, "cpu_blocks": 8}, "swapping"),
-    ],
-)
-def test_what_is_not_simulated_together_is_refused(wrong, why):
-    """At construction, with the reason."""
-    with pytest.raises(ValueError, match=why):
-        EngineConfig(speculation=mtp(1), **wrong)

@@ -5,19 +5,16 @@ import dataclasses
 import pytest
 
 from chaos.pairs import (
-    NOT_PLAYED,
     ON_THE_HOST,
     PARTS,
     Run,
     complaint,
-    configuration,
     is_played,
     name_of,
     run_pair,
     working_pairs,
 )
 from mindie_kvpool_plugin import support
-from mindie_kvpool_plugin.simulator.run import run_with_pool
 
 
 def each_mode_once():
@@ -45,13 +42,6 @@ def test_only_modes_that_work_are_put_together():
     assert PARTS.keys() <= working
     for row in support.PAIRS:
         assert (row.status == "works") == set(row.together).issubset(pairs)
-
-
-@pytest.mark.parametrize("keys", [keys for keys in NOT_PLAYED if keys & {"n", "beam"}], ids=name_of)
-def test_what_is_not_played_is_refused_by_the_simulated_host(keys):
-    """Else it could be run."""
-    with pytest.raises(ValueError, match="one answer per request"):
-        run_with_pool(configuration(Run(keys, is_faulty=False)))
 
 
 def test_a_pair_in_which_nothing_happened_is_not_right():

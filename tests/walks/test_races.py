@@ -137,9 +137,10 @@ def test_blocks_are_evicted_between_lookup_and_get(monkeypatch, is_guarded, asyn
     if not is_guarded:
         fetch = Reload._fetch
 
-        def believe(self, hits):
-            fetch(self, hits)
-            return np.array([hit.promised for hit in hits], dtype=np.int64)
+        def believe(self, hits, held_s):
+            fetch(self, hits, held_s)
+            promised = np.array([hit.promised for hit in hits], dtype=np.int64)
+            return promised, promised
 
         monkeypatch.setattr(Reload, "_fetch", believe)
     result = run_with_pool(RunConfig(EngineConfig(hbm_blocks=48, tp=tp, async_scheduling=async_scheduling), chat()))

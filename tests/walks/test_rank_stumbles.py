@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.run import drive, opened_pool
 from tests.walks.conftest import assert_right_so_far, chat, run_config
@@ -35,3 +36,22 @@ def test_a_rank_that_raises_before_agreeing_does_not_hold_the_other(asynchronous
         assert engine.plugin("kv_pool", 0).counters.hook_errors == 0
         assert engine.plugin("kv_pool", 1).counters.hook_errors == len(stumbled)
     assert len(stumbled) > 5
+
+
+def test_a_rank_that_stumbles_again_while_it_counts_does_not_hold_the_other(monkeypatch):
+    """The others hear of it before anything is counted: none of them runs into its bound, and the batch goes on."""
+    config = run_config(EngineConfig(tp=2, hbm_blocks=48), chat(turns=6))
+    counted = []
+
+    def cannot_count(*_):
+        counted.append("planted")
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(step_view, "promised_blocks", cannot_count)
+    with opened_pool(config) as engine_config, Engine(engine_config) as engine:
+        engine.plugin("kv_pool", 1)._worker.walks.prefill._reload._get = None
+        drive(engine, chat(turns=6)(), concurrency=4)
+        assert_right_so_far(engine)
+        assert not any(engine.plugin("kv_pool", rank)._worker.agreement.broken for rank in (0, 1))
+        assert engine.plugin("kv_pool", 1).counters.hook_errors == 2 * len(counted)
+    assert len(counted) > 5

@@ -11,9 +11,13 @@ import pytest
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.told_lengths import ToldLengths
+from mindie_kvpool_plugin.simulator import engine as engine_module
+from mindie_kvpool_plugin.simulator import servers as servers_module
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
+from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import RunConfig, drive, opened_pool, run_with_pool, run_without_pool
+from mindie_kvpool_plugin.simulator.speculation import la, memory_decoding, mtp
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from tests.walks.conftest import SHAPES, assert_recomputed, assert_right, assert_right_so_far, counts
 
@@ -26,6 +30,19 @@ DEPLOYMENTS = {
 ROLES = pytest.mark.parametrize("role", ["prefill", "standard"])
 WRITING = pytest.mark.parametrize("async_write", [False, True], ids=["sync-write", "async-write"])
 ONE_RANK_FAILS = parse_spec("get_fail=0.3,torn=0.2,rank=1")
+LIVES = {
+    "n": ({}, {"sampled": 0.6, "samples": 3}, lambda result: result.copied_blocks),
+    "beams": ({}, {"sampled": 0.6, "samples": 3, "beams": 0.5}, lambda result: result.moved_beams),
+    "swap": (
+        {"max_preempt_count": 4, "cpu_blocks": 64, "hbm_blocks": 24},
+        {"system_tokens": 20, "turn_tokens": 24, "answer_tokens": 60},
+        lambda result: result.swapped_blocks,
+    ),
+    "mtp": ({"speculation": mtp(2)}, {}, lambda result: result.speculation["accepted"]),
+    "la": ({"speculation": la(4, 2, 3)}, {}, lambda result: result.speculation["computed_again"]),
+    "memory_decoding": ({"speculation": memory_decoding(8)}, {}, lambda result: result.speculation["accepted"]),
+}
+"""What a group does besides computing batches: the host's settings, the traffic, and how often it happened."""
 WHOLE = list(range(10, 90))
 """A prompt of five blocks, and nothing more."""
 
@@ -33,6 +50,12 @@ WHOLE = list(range(10, 90))
 def servers(name, *, role="prefill", turns=3, **more):
     engine = {"hbm_blocks": 28, "servers": True, "role": role, **DEPLOYMENTS[name], **more}
     return RunConfig(EngineConfig(**engine), lambda: traffic(role, turns))
+
+
+def living(name, deployment):
+    settings, chat, _ = LIVES[name]
+    config = servers(deployment, role="standard", **{"hbm_blocks": 32, **settings})
+    return dataclasses.replace(config, make_traffic=lambda: Chat(9, 3, **chat))
 
 
 def traffic(role, turns=3):
@@ -59,6 +82,21 @@ def test_servers_are_right_while_gets_fail_on_one_rank(name, role, async_write):
     config = servers(name, role=role, async_write=async_write)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
     assert_recomputed(result)
+
+
+@pytest.mark.parametrize("faults", [None, ONE_RANK_FAILS], ids=["healthy", "one-rank-fails"])
+def test_a_prefill_node_of_deepseek_is_right(faults):
+    """Latent attention in NZ, mtp 1, dp 2 x tp 8: the draft layer's cache is stored and found with the model's."""
+    shape = ModelShape(num_kv_heads=1, mla=(32, 16), dtype="bfloat16", nz=True)
+    config = servers("dp2", tp=8, shape=shape, speculation=mtp(1), async_write=True)
+    result = run_with_pool(dataclasses.replace(config, faults=faults))
+    assert_right(result)
+    assert result.hook_errors == 0
+    assert result.pool_hit_tokens > 0
+    assert result.reloaded_blocks > 0
+    assert (result.failed_get_blocks > 0) == (result.recomputed_blocks > 0) == (faults is not None)
+    assert result.speculation["draft_checked"] > 1000
+    assert result.speculation["draft_stale"] == 0
 
 
 @ROLES
@@ -117,6 +155,27 @@ def test_a_rank_that_stumbles_costs_recomputing_and_nothing_else(role):
         assert engine.plugin("kv_pool", 0).counters.recomputed_blocks > 0
         assert not broken(engine)
         assert_right_so_far(engine)
+
+
+@pytest.mark.parametrize("name", LIVES)
+@pytest.mark.parametrize("deployment", ["dp2", "dp2-tp2"])
+def test_each_group_lives_as_one_alone(name, deployment):
+    """It copies, swaps and guesses for itself, while gets fail on one rank."""
+    result = run_with_pool(dataclasses.replace(living(name, deployment), faults=ONE_RANK_FAILS))
+    assert_recomputed(result)
+    assert LIVES[name][2](result) > 0
+
+
+@pytest.mark.parametrize("name", ["n", "swap"])
+def test_oracle_sees_moves_that_reach_all_groups(monkeypatch, name):
+    """As they do with one scheduler in the host, where a block id means another block in another group."""
+
+    def everywhere(batch, scheduler, config):
+        moved = servers_module.block_moves(batch, scheduler, config)
+        return [(part, range(config.num_ranks)) for part, _ in moved]
+
+    monkeypatch.setattr(engine_module, "block_moves", everywhere)
+    assert run_without_pool(living(name, "dp2")).corruptions > 0
 
 
 def test_a_rank_that_is_gone_ends_the_step_on_all_others():

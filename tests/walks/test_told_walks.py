@@ -23,7 +23,9 @@ import pytest
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool
+from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE
 from tests.check_examples import changed
+from tests.unit.planning.test_sizes import R1
 from tests.walks.conftest import chat
 
 ROOT = Path(__file__).parents[2]
@@ -31,12 +33,21 @@ PACKAGE = ROOT / "mindie_kvpool_plugin"
 HOST = "simulator/host_tree/"
 PROMPT = list(range(10, 90))
 JOIN_S = 30.0
-MOST_FILES_OF_A_PREFILL = 22
+MOST_FILES_OF_A_PREFILL = 25
 
 ELSEWHERE = {
+    "Load or recompute": "tests/unit/core/test_load_gate.py",
     "Start-up": "tests/host/test_activation.py",
+    "A worker ends": "tests/unit/pools/mooncake/test_leaving.py",
     "Before a step overwrites": "tests/walks/test_races.py",
+    "Why a prompt missed": "tests/walks/test_why.py",
+    "Observing": "tests/unit/observability/test_observer.py",
     "The guards": "tests/unit/pools/guards/test_stack.py",
+    "An acceptance": "tests/unit/cli/test_acceptance.py",
+    "Status": "tests/unit/cli/test_status.py",
+    "A master": "tests/unit/cli/test_master.py",
+    "A store": "tests/unit/cli/test_store.py",
+    "An examination": "tests/unit/doctor/test_examine.py",
     "Fixing a file": "tests/unit/check/test_repair.py",
     "Inside Mooncake's `get` and `put`": "tests/unit/pools/mooncake/test_transfer.py",
 }
@@ -183,7 +194,7 @@ def out_of_order(spans, calls):
 @pytest.fixture
 def engine():
     """A host with the pool, which holds what PROMPT's first request left there."""
-    config = RunConfig(EngineConfig(hbm_blocks=16), chat())
+    config = RunConfig(EngineConfig(hbm_blocks=16), chat(), section={"load": "auto"})
     with opened_pool(config) as pooled, Engine(pooled) as running:
         running.submit(PROMPT, 3, adapter="poet")
         running.run()
@@ -229,10 +240,15 @@ def decode(engine):
 
 
 def free(engine):
-    """A request that ends."""
-    engine.submit([8] * 40, 2)
-    trace = Trace(within="sequences_finished")
-    trace.on(engine.workers[0], engine.run)
+    """A request that ends, whose tokens another one left before."""
+    del engine
+    config = RunConfig(EngineConfig(hbm_blocks=16), chat(), section={"admission": "second_use"})
+    with opened_pool(config) as pooled, Engine(pooled) as other:
+        other.submit([8] * 40, 2)
+        other.run()
+        other.submit([8] * 40, 2)
+        trace = Trace(within="sequences_finished")
+        trace.on(other.workers[0], other.run)
     return trace.calls
 
 
@@ -253,6 +269,18 @@ def check(engine):
     with Trace().here() as trace, pytest.raises(SystemExit):
         main(["check", "--no-env", str(path)])
     gc.enable()  # a process of its own does without
+    return trace.calls
+
+
+def plan(engine):
+    """The command reads an example, a model's config.json beside it, and the bundled trace."""
+    folder = Path(engine.config.pool_file).parent
+    (folder / "weights.json").write_text(json.dumps(R1), encoding="utf-8")
+    example = ROOT / "conf_examples" / "deepseek_r1_8_cards" / "config.json"
+    options = ["--model-config", str(folder / "weights.json"), "--hbm-blocks", "200", "--requests", "20"]
+    with Trace().here() as trace, pytest.raises(SystemExit):
+        main(["plan", str(example), *options, "--trace", str(BUNDLED_TRACE)])
+    gc.enable()
     return trace.calls
 
 
@@ -280,11 +308,12 @@ def pull(engine):
     generator, trace = engine.workers[0].generator, Trace()
     arrived = importlib.import_module("mindie_llm.utils.status").MindieLlmStatusCode.SUCCESS
     generator.separate_deployment_worker = SimpleNamespace(pull_blocks=lambda **_: arrived)
-    nobodys = SimpleNamespace(all_sequence_ids=np.zeros(0, np.int64), batch_dp_rank_ids=None, adapter_ids=None)
+    ours = SimpleNamespace(all_sequence_ids=np.array([1 << 40]), batch_dp_rank_ids=None, adapter_ids=None)
+    ours.batch_block_tables = np.array([[3]], dtype=np.int32)
 
     def run():
         with trace.here():
-            generator.pull_kv(nobodys, [(1, [0], [3])])
+            generator.pull_kv(ours, [(1, [0], [3])])
 
     puller = threading.Thread(target=run)
     puller.start()
@@ -304,7 +333,7 @@ WRITES = "Writes outside a batch"
 WRITERS = {
     copy: ["plugin.blocks_overwritten", "Generator.copy_blocks"],
     swap: ["plugin.blocks_overwritten", "Generator.swap"],
-    pull: ["plugin.blocks_pulled", "PDInterface.pull_kv", "plugin.blocks_arrived"],
+    pull: ["plugin.blocks_pulled", "PDInterface.pull_kv", "plugin.blocks_arrived", "block_share.places"],
 }
 """An event of the walk that is told for all three -> what only it passes."""
 
@@ -316,6 +345,7 @@ EVENTS = {
     "Block free": free,
     "Scheduler lookup": lookup,
     "Check": check,
+    "Plan": plan,
 }
 
 

@@ -7,23 +7,30 @@ which must hurt, and without a pool, which shows what the host does wrong by its
 
 import dataclasses
 import importlib
-import time
 
 import pytest
 
 from mindie_kvpool_plugin.host.idle_pool import IdlePool
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
-from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
+from mindie_kvpool_plugin.simulator.node import Node
 from mindie_kvpool_plugin.simulator.node_schedulers import DecodeScheduler
 from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_pool, run_without_pool
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
-from tests.walks.conftest import SHAPES, assert_right, counts
+from tests.walks.conftest import (
+    SHAPES,
+    assert_next_turn_hits,
+    assert_right,
+    assert_right_so_far,
+    counts,
+    run_until_corrupt,
+    run_with_slow_puts,
+)
 
 PUT_S = 0.01
 PROMPT = list(range(10, 90))
@@ -102,6 +109,43 @@ def test_two_nodes_are_right_while_pulls_fail(name, async_scheduling, async_writ
     assert result.reloaded_blocks > 0
 
 
+@WRITING
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("fails", [False, True], ids=["sound-pool", "one-rank-fails"])
+def test_two_nodes_are_right_when_the_decode_nodes_device_is_repaired(async_scheduling, async_write, fails):
+    """Its requests end; what comes afterwards is answered right."""
+    config = two_nodes("separate", async_scheduling=async_scheduling, async_write=async_write, tp=2)
+    result = run_with_pool(dataclasses.replace(config, fail_after=10, faults=ONE_RANK_FAILS if fails else None))
+    assert_right(result)
+    assert (result.recoveries, result.hook_errors) == (1, 0)
+    assert result.aborted > 0
+    assert result.reloaded_blocks > 0
+    assert (result.failed_get_blocks > 0) is fails
+
+
+@WRITING
+def test_a_repair_that_meets_a_pull_ends_its_requests(monkeypatch, async_write):
+    """Half of the blocks came before the device lost everything, half while it is closed."""
+    config = two_nodes("separate", async_write=async_write, tp=2)
+    met, end = [], Node._end_transfers
+    monkeypatch.setattr(Node, "_end_transfers", lambda node: met.append(node.is_pulling) or end(node))
+    with opened_pool(config) as pooled, Disaggregated(pooled, config.two) as host:
+        requests = [host.submit(PROMPT, 40)]
+        while not host.nodes[1].scheduler.running:
+            host.step()
+        monkeypatch.setattr(DecodeScheduler, "ordered", lambda scheduler, pulled: met or host.fail_device())
+        requests.append(host.submit(PROMPT[::-1], 40))
+        host.run()
+        assert met == [True]
+        assert [request.state for request in requests] == ["aborted", "aborted"]
+        again = [host.submit(request.prompt, 40) for request in requests]
+        host.run()
+        assert [request.state for request in again] == ["finished", "finished"]
+        assert host.leaked_blocks == 0
+        assert sum(worker.plugin("kv_pool").counters.hook_errors for worker in host.workers) == 0
+        assert_right_so_far(host)
+
+
 @pytest.mark.parametrize("shape", ["mla", "int8-keys", "sparse"])
 def test_two_nodes_are_right_with_other_caches(shape):
     """Tensors of other shapes and types travel from node to node, too."""
@@ -122,14 +166,7 @@ def test_answers_that_the_decode_node_stores_are_hits_of_the_next_turn(async_sch
 def test_an_answer_is_found_by_the_prefill_node():
     """Every full block of prompt and answer, on a prefill node that never had them."""
     with opened_pool(two_nodes("separate", hbm_blocks=64)) as config, Disaggregated(config, TwoNodes()) as host:
-        first = host.submit(PROMPT, 40)
-        host.run()
-        host.drop_hbm()
-        again = host.submit(PROMPT + first.answer, 3)
-        host.run()
-        assert again.hbm_blocks == 0
-        assert again.pool_blocks == (len(PROMPT) + len(first.answer) - 1) // config.block_size
-        assert_right_so_far(host)
+        assert_next_turn_hits(host, PROMPT)
 
 
 def test_sequences_that_make_room_are_prefilled_again():
@@ -158,6 +195,19 @@ def test_sequences_of_a_decode_node_come_back_from_host_memory(async_scheduling,
     )
     traffic = {"system_tokens": 20, "turn_tokens": 24, "answer_tokens": 60}
     result = run_with_pool(dataclasses.replace(config, make_traffic=lambda: Chat(10, 3, **traffic)))
+    assert_all_served(result)
+    assert result.swapped_blocks > 0
+    assert result.reloaded_blocks > 0
+
+
+@pytest.mark.parametrize("rank", [None, 1], ids=["sound", "one-rank-fails"])
+@pytest.mark.parametrize("name", ["flex", "switch"])
+def test_sequences_of_flex_nodes_come_back_from_host_memory(name, rank):
+    """Decodes of what was pulled, and those of a node's own; prompts for the other node stay."""
+    config = two_nodes(name, hbm_blocks=46, max_preempt_count=4, cpu_blocks=64, tp=2, async_write=True)
+    traffic = {"system_tokens": 20, "turn_tokens": 24, "answer_tokens": 60}
+    config = dataclasses.replace(config, make_traffic=lambda: Chat(10, 3, **traffic))
+    result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS if rank else None))
     assert_all_served(result)
     assert result.swapped_blocks > 0
     assert result.reloaded_blocks > 0
@@ -265,38 +315,32 @@ def test_aborts_in_all_states_cost_nobody_else_anything(name):
 # -- what keeps it right ----------------------------------------------------------------------------------
 
 
-def slow_down(monkeypatch):
-    put = LocalDram.put
-
-    def slow_put(pool, *args):
-        time.sleep(PUT_S)
-        return put(pool, *args)
-
-    monkeypatch.setattr(LocalDram, "put", slow_put)
+def begin_of_a_pull_alone(plugin, find_blocks):
+    """No block is given up; what arrives is still known not to have met a repair."""
+    worker = plugin._worker
+    if worker is not None:
+        worker.pull_began = worker.walks.gate.mark()
 
 
 @pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "not-announced"])
 @pytest.mark.parametrize(("name", "async_scheduling"), CASES)
 def test_pulls_nobody_hears_of_serve_wrong_blocks(monkeypatch, name, async_scheduling, is_announced):
     """Spills are queued when another node's blocks come: what they would store is something else by then."""
-    slow_down(monkeypatch)
     if not is_announced:
-        monkeypatch.setattr(KvPoolPlugin, "blocks_pulled", lambda self, find_blocks: None)
+        monkeypatch.setattr(KvPoolPlugin, "blocks_pulled", begin_of_a_pull_alone)
     two = {"decode_blocks": 30} if name == "separate" and not async_scheduling else {}
     blocks = 40 if name != "flex" else 60
-    result = run_with_pool(
-        two_nodes(name, turns=4, two=two, hbm_blocks=blocks, async_scheduling=async_scheduling, async_write=True)
-    )
+    config = two_nodes(name, turns=4, two=two, hbm_blocks=blocks, async_scheduling=async_scheduling, async_write=True)
     if is_announced:
-        assert_all_served(result)
+        assert_all_served(run_with_slow_puts(monkeypatch, config, PUT_S))
     else:
-        assert result.corruptions > 0
+        assert run_until_corrupt(monkeypatch, config).corruptions > 0
 
 
 def test_arrivals_nobody_hears_of_are_not_stored(monkeypatch):
     """Then the decode node stores nothing: the sequences' blocks are nobody's it knows."""
     heard = run_with_pool(two_nodes("separate"))
-    monkeypatch.setattr(KvPoolPlugin, "blocks_arrived", lambda self, metadata: None)
+    monkeypatch.setattr(KvPoolPlugin, "blocks_arrived", lambda self, metadata, sources: None)
     unheard = run_with_pool(two_nodes("separate"))
     assert_all_served(unheard)
     assert unheard.spilled_blocks < heard.spilled_blocks
@@ -374,8 +418,7 @@ def test_prefix_cache_is_refused_on_a_decode_node():
     ("engine", "two", "reason"),
     [
         ({"dp": 2}, TwoNodes(), "without dp"),
-        ({"chunk_tokens": 32}, TwoNodes("flex"), "without chunk_tokens"),
-        ({"max_preempt_count": 2, "cpu_blocks": 40}, TwoNodes("flex"), "without chunk_tokens and swapping"),
+        ({"chunk_tokens": 32}, TwoNodes("flex"), "the host drops what they answer"),
         ({"async_scheduling": True}, TwoNodes("flex"), "asynchronous scheduling is for decode nodes"),
     ],
 )
@@ -389,11 +432,3 @@ def test_roles_that_were_told_once_cannot_be_switched():
     """Only flex nodes can."""
     with pytest.raises(ValueError, match='needs roles "flex"'):
         TwoNodes(switch_every=3)
-
-
-def assert_right_so_far(host):
-    from mindie_kvpool_plugin.simulator.run import wrong_answers
-
-    assert not host.oracle.events
-    assert host.leaked_blocks == 0
-    assert not [request for request in host.done if wrong_answers(request, host.config.shape)]

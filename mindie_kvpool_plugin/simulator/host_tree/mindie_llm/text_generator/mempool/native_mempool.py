@@ -1,7 +1,8 @@
-"""The host's own pooling, reduced to being there: it accepts everything and holds nothing."""
+"""The host's own pooling: it accepts everything, and holds nothing unless a run gave it memory."""
 
 from typing import ClassVar
 
+from mindie_kvpool_plugin.simulator import own_pooling
 from mindie_llm.text_generator.mempool.base import MemPool
 
 
@@ -13,15 +14,16 @@ class NativeMempool(MemPool):
         self.role = role
         self.device_id = kwargs.get("device_id", 0)
         NativeMempool.opened.append(role)
+        self.client = own_pooling.open_client(config_path, role)
 
     def exists(self, key, **kwargs):
         return False
 
     def batch_exist(self, keys):
-        return [False] * len(keys)
+        return self.client.exists(keys) if self.client else [False] * len(keys)
 
     def put(self, keys, tensors, **kwargs):
-        return [False] * len(keys)
+        return self.client.put(keys, tensors) if self.client else [False] * len(keys)
 
     def get(self, keys, tensors, **kwargs):
-        return [False] * len(keys)
+        return self.client.get(keys, tensors) if self.client else [False] * len(keys)

@@ -215,7 +215,7 @@ class PluginManager:
             self.plugin_cache_clear_manager(cache_ids, finish_reason)
         self.infer_context.clear_aborted_context()
         if input_metadata.batch_last_prompt is not None:  # no token comes out of a chunk that is not the last
-            sampling_output.token_ids[~input_metadata.batch_last_prompt] = -1
+            sampling_output.token_ids[~sampling_output.of_rows(input_metadata.batch_last_prompt)] = -1
         output = GenerationOutput(
             sampling_output.sequence_ids,
             sampling_output.token_ids,

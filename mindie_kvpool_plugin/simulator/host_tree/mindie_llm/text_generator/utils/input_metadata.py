@@ -43,6 +43,9 @@ class InputMetadata:
     batch_dp_rank_ids: np.ndarray | None = None
     sp_tokens: np.ndarray | None = None
     sp_rank_id: np.ndarray | None = None
+    is_append_block: np.ndarray | None = None
+    prefill_block_rank_id: np.ndarray | None = None
+    block_rank_id: np.ndarray | None = None
     all_sequence_ids: np.ndarray | None = None
     batch_block_tables: np.ndarray | None = None
     max_seq_len: int | None = None

@@ -49,6 +49,10 @@ class SamplingOutput:
     repeating_indices: np.ndarray | None = None  # per row of tokens: its row of the batch
     logprobs: np.ndarray | None = None
 
+    def of_rows(self, values):
+        """Of a value per row of the batch, one per row of tokens."""
+        return values if self.repeating_indices is None else values[self.repeating_indices]
+
 
 @dataclass
 class GenerationOutput:

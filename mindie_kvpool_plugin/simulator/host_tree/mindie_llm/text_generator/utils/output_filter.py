@@ -14,10 +14,11 @@ class OutputFilter:
     def filter_finished_sequences(self, cache_ids, metadata, sampling_output):
         context, config = self.tg_infer_context, self.cache_config
         limits, ignore_eos = metadata.batch_max_output_lens, metadata.batch_ignore_eos
+        if ignore_eos is not None:  # sent with prompts only, per request
+            ignore_eos = np.repeat(ignore_eos, [len(ids) for ids in metadata.batch_sequence_ids])
         if sampling_output.repeating_indices is not None:
-            rows = sampling_output.repeating_indices
-            cache_ids, limits = cache_ids[rows], limits[rows]
-            ignore_eos = None if ignore_eos is None else ignore_eos[rows]  # sent with the prefill only
+            cache_ids, limits = sampling_output.of_rows(cache_ids), sampling_output.of_rows(limits)
+            ignore_eos = None if ignore_eos is None else sampling_output.of_rows(ignore_eos)
         reason = np.zeros_like(cache_ids)
         if self.async_inference:
             reason[context.get_once_end_flag(cache_ids)] = ResponseConfig.EOS
@@ -32,6 +33,7 @@ class OutputFilter:
         reason[produced >= limits] = ResponseConfig.REACH_MAX_OUTPUT_LEN
         reason[produced >= config.max_gen_len] = ResponseConfig.REACH_MAX_OUTPUT_LEN
         if metadata.batch_last_prompt is not None:
-            reason[~metadata.batch_last_prompt] = ResponseConfig.CONTINUE  # a prompt that is not through cannot end
+            is_through = sampling_output.of_rows(metadata.batch_last_prompt)
+            reason[~is_through] = ResponseConfig.CONTINUE  # a prompt that is not through cannot end
         finished = np.nonzero(reason)[0]
         return reason, (finished if len(finished) else None)

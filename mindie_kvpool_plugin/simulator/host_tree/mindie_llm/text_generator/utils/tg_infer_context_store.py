@@ -10,6 +10,7 @@ from mindie_llm.text_generator.utils.model_input import ModelInput, SamplingMeta
 from mindie_llm.text_generator.utils.settings import SpCpParallelInfo
 
 BOS_TOKEN = 1
+NO_RANK = -1
 CAPACITY = 2048  # handles; 0 belongs to dummy batches
 
 
@@ -30,6 +31,8 @@ class BatchContext:
         self.pending_cleanup_flags = np.zeros(CAPACITY, dtype=np.bool_)
         self.mtp_last_token_num = np.zeros(CAPACITY, dtype=np.int32)
         self.mtp_hidden_states = torch.zeros((CAPACITY, num_hidden, 1), dtype=torch.int64)
+        blocks = -(-width // cache_config.max_block_size) + 1
+        self.mtp_seq_block_rank_id = np.full((CAPACITY, blocks), NO_RANK, dtype=np.int32)
         self.adapter_ids = {}
 
     def handle(self, sequence_id, may_start):
@@ -79,6 +82,7 @@ class BatchContext:
             values[handles] = 0
         self.mtp_last_token_num[handles] = 0
         self.mtp_hidden_states[handles] = 0
+        self.mtp_seq_block_rank_id[handles] = NO_RANK
 
 
 class TGInferContextStore:
@@ -142,8 +146,26 @@ class TGInferContextStore:
             inputs, sampling, trace_ids = self.compose_model_inputs(metadata, context_handles, warmup, hit_mask)
             return inputs, sampling, None, trace_ids
         inputs = self._mixed_inputs(metadata, context_handles, warmup, hit_mask)
-        sampling = SamplingMetadata(metadata.all_sequence_ids, is_prefill=True)
+        sampling = self._mixed_sampling(metadata, context_handles)
         return inputs, sampling, metadata.batch_seq_len.tolist(), metadata.trace_ids
+
+    def _mixed_sampling(self, metadata, context_handles):
+        """A prompt branches off with its last chunk."""
+        sampling = SamplingMetadata(metadata.all_sequence_ids, is_prefill=True)
+        if metadata.batch_best_of is None:
+            return sampling
+        rows = np.repeat(np.arange(metadata.batch_size), [len(ids) for ids in metadata.batch_sequence_ids])
+        is_through = metadata.batch_is_prefill & metadata.batch_last_prompt
+        widths, handles = self._batch_context.beam_width, context_handles[is_through]
+        widths[handles] = (metadata.batch_n * metadata.batch_use_beam_search)[rows[is_through]]
+        best_of = np.where(is_through, metadata.batch_best_of[rows], 1)
+        if (best_of > 1).any() or widths[context_handles].any():
+            sampling.best_of_array, sampling.beam_width_array = best_of, widths[context_handles]
+            sampling.reserved_sequence_ids = metadata.reserved_sequence_ids
+            sampling.batch_sequence_ids = metadata.batch_sequence_ids
+            sampling.cumulative_logprobs = self._batch_context.cumulative_logprobs[context_handles]
+            sampling.eos_token_ids = self.cache_config.eos_token_id
+        return sampling
 
     def fork_context(self, sampling_output):
         """Handles of all sequences of the sampler's answer (-1: a beam that ended).
@@ -167,7 +189,8 @@ class TGInferContextStore:
         context = self._batch_context
         has_token = context_handles > 0
         if input_metadata.batch_is_prefill is not None:
-            has_token = has_token & (~input_metadata.batch_is_prefill | input_metadata.batch_last_prompt)
+            is_through = ~input_metadata.batch_is_prefill | input_metadata.batch_last_prompt
+            has_token = has_token & sampling_output.of_rows(is_through)
         rows = np.nonzero(has_token)[0]
         handles, counts = context_handles[rows], sampling_output.num_new_tokens[rows]
         context.last_input_ids[handles] = sampling_output.token_ids[rows, counts - 1]
@@ -238,6 +261,12 @@ class TGInferContextStore:
 
     def set_mtp_hidden_states_prefix(self, context_handles, alias_len, hidden_states_prefix):
         self._batch_context.mtp_hidden_states[context_handles, :alias_len] = hidden_states_prefix
+
+    def get_mtp_seq_block_rank_id(self, context_handles):
+        return self._batch_context.mtp_seq_block_rank_id[context_handles]
+
+    def set_mtp_seq_block_rank_id(self, context_handles, count, prefill_block_rank_id):
+        self._batch_context.mtp_seq_block_rank_id[context_handles, :count] = prefill_block_rank_id
 
     def get_seq_lens(self, context_handles):
         return self._batch_context.seq_lens[context_handles]
@@ -316,8 +345,15 @@ class TGInferContextStore:
             if left <= 0:
                 return
 
+    def _note_new_blocks(self, metadata, handles):
+        """Whose the blocks are that decoding sequences were given for guesses."""
+        ranks, new = self._batch_context.mtp_seq_block_rank_id, metadata.is_append_block
+        ranks[handles[new], ranks[handles[new]].argmin(axis=1)] = metadata.block_rank_id[new]
+
     def _decode_inputs(self, metadata, handles, warmup, hit_mask):
         context = self._batch_context
+        if metadata.is_append_block is not None:
+            self._note_new_blocks(metadata, handles)
         lengths = context.seq_lens[handles]
         return ModelInput(
             input_ids=context.last_input_ids[handles],

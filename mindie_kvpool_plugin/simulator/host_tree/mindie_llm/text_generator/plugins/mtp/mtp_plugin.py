@@ -21,11 +21,16 @@ class MtpPlugin(Plugin):
         self.max_seq_len = kwargs["max_seq_len"]
         self.width = 1 + self.num_speculative_tokens
         self.input_metadata = None
+        self.handles = None
 
     def model_inputs_update(self, model_inputs, input_metadata, sampling_metadata, cache_ids, input_len_mask, **kwargs):
         data = self.plugin_data_param
         data.mtp_model_inputs = data.hidden_states = None
+        self.handles = cache_ids
         if input_metadata.is_prefill:
+            if input_metadata.prefill_block_rank_id is not None:
+                for handle, ranks in zip(cache_ids, input_metadata.prefill_block_rank_id, strict=True):
+                    self.infer_context.set_mtp_seq_block_rank_id(handle, len(ranks), ranks)
             return model_inputs, (None, None)
         hit_mask = kwargs.get("hit_mask")
         is_waiting = np.zeros(len(cache_ids), dtype=np.bool_) if hit_mask is None else hit_mask
@@ -50,7 +55,10 @@ class MtpPlugin(Plugin):
         model_inputs.context_length[hit_mask] += counts.astype(np.int32)
         model_inputs.max_seq_len = int(model_inputs.context_length.max())
         model_inputs.slots[per_token] = self._slots(
-            model_inputs.block_tables[hit_mask], model_inputs.context_length[hit_mask] - self.width, self.width
+            model_inputs.block_tables[hit_mask],
+            model_inputs.context_length[hit_mask] - self.width,
+            self.width,
+            self.handles[hit_mask],
         )
         model_inputs.input_ids[np.flatnonzero(hit_mask) * self.width] = tokens[np.arange(len(rows)), counts - 1]
 
@@ -126,6 +134,22 @@ class MtpPlugin(Plugin):
     def _following(self, begins):
         return (begins[:, None] + np.arange(self.width)).reshape(-1).astype(np.int32)
 
-    def _slots(self, tables, begins, count):
+    def _slots(self, tables, begins, count, handles=None):
+        if self.infer_context.spcp_parallel_info.scp_size > 1:
+            return self._own_slots(tables, begins, count, self.handles if handles is None else handles)
         slots = self.infer_context.block_table_to_slots(tables).reshape(len(tables), -1)
         return slots[np.arange(len(tables))[:, None], begins[:, None] + np.arange(count)].reshape(-1).astype(np.int32)
+
+    def _own_slots(self, tables, begins, count, handles):
+        """Where positions lie whose blocks are dealt out; -1: on another rank."""
+        context = self.infer_context
+        size, own, found = context.block_size, context.spcp_parallel_info.scp_rank, []
+        for row, begin in enumerate(begins.tolist()):
+            ranks, positions = context.get_mtp_seq_block_rank_id(handles[row]), np.arange(begin, begin + count)
+            blocks = positions // size
+            is_own = ranks == own
+            block_ids = np.zeros(len(ranks), dtype=np.int64)
+            block_ids[is_own] = tables[row][: np.count_nonzero(is_own)]
+            slots = block_ids[blocks] * size + positions % size
+            found.append(np.where(is_own[blocks], slots, -1))
+        return np.concatenate(found).astype(np.int32)

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 
+from mindie_kvpool_plugin.simulator.own_pooling import OwnBlocks
 from mindie_llm.text_generator.plugins.plugin import Plugin
 from mindie_llm.text_generator.plugins.plugin_manager import MemPoolType
 
@@ -37,15 +38,21 @@ class PrefixCachePlugin(Plugin):
         self.save_timeout = 10
         self.save_event = threading.Event()
         self.save_event.set()
+        self.own_blocks = None
+        if getattr(self.m_store, "client", None) is not None:
+            name = f"{backend.mapping.attn_tp.rank}_{backend.mapping.attn_tp.group_size}_{backend.model_name}"
+            self.own_blocks = OwnBlocks(backend.cache_pool.npu_cache, name, self.block_size)
 
     def model_inputs_update(self, model_inputs, input_metadata, sampling_metadata, cache_ids, input_len_mask, **kwargs):
         has_hits = input_metadata.computed_blocks is not None or input_metadata.remote_computed_blocks is not None
         if not input_metadata.is_prefill or not has_hits:
             return model_inputs, input_len_mask
+        self._load_promised(input_metadata)
         reused = input_metadata.remote_computed_blocks * self.block_size  # None here is the caller's mistake
         if self.infer_context.spcp_parallel_info.scp_size > 1:
             reused = reused.sum(axis=1)
         lengths = input_metadata.batch_seq_len
+        reused = np.repeat(reused, [len(ids) for ids in input_metadata.batch_sequence_ids])  # counted per request
         if input_metadata.batch_is_prefill is not None:  # decodes and later chunks find nothing
             reused = np.where(input_metadata.batch_is_prefill & (input_metadata.split_start_position == 0), reused, 0)
         # a hit on everything leaves no token to compute an answer from: the last block is done again
@@ -76,7 +83,32 @@ class PrefixCachePlugin(Plugin):
         pass
 
     def put_prefix_kvcache_to_mempool(self, input_metadata, cache_ids):
-        """The host's own pooling is not played here: nothing is put."""
+        """Every prompt's full blocks that were not found, before the step's answer goes out."""
+        if not input_metadata.is_prefill or not self._plays_pool():
+            return
+        hits = input_metadata.remote_computed_blocks
+        found = np.zeros(len(input_metadata.batch_seq_len), dtype=np.int64) if hits is None else hits
+        for row, tokens in enumerate(self._prompts(input_metadata)):
+            # the last token's block is left to the next turn, as by the host
+            self._move(self.m_store.put, input_metadata, row, int(found[row]), (len(tokens) - 1) // self.block_size)
+
+    def _load_promised(self, input_metadata):
+        """What the pool promised; like the host, nobody looks whether it came."""
+        if self._plays_pool():
+            begins = input_metadata.computed_blocks
+            for row, end in enumerate(input_metadata.remote_computed_blocks.tolist()):
+                self._move(self.m_store.get, input_metadata, row, 0 if begins is None else int(begins[row]), end)
+
+    def _move(self, call, input_metadata, row, first, end):
+        if first < end:
+            names = self.own_blocks.names(self._prompts(input_metadata)[row], first, end)
+            call(names, self.own_blocks.buffers(input_metadata.batch_block_tables[row, first:end]))
+
+    def _prompts(self, input_metadata):
+        return np.split(input_metadata.input_ids, np.cumsum(input_metadata.batch_seq_len)[:-1])
+
+    def _plays_pool(self):
+        return self.mempool_type != MemPoolType.DISABLED and self.own_blocks is not None
 
     def async_put_prefix_kvcache_to_mempool(self, input_metadata, cache_ids):
         """The host's own pooling is not played here: nothing is put."""

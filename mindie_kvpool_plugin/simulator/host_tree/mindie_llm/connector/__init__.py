@@ -1,0 +1,1 @@
+"""How a worker process hears from the daemon."""

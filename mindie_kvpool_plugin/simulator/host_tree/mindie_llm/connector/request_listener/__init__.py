@@ -1,0 +1,1 @@
+"""The worker's ear: threads that wait for the daemon's messages."""

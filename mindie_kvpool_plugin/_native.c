@@ -66,29 +66,52 @@ static PyObject *hash_chain(PyObject *module, PyObject *args)
 #ifdef __SSE2__
 #include <emmintrin.h>
 #define STREAMED_BYTES 2048
-/* Like memcpy, past the caches: the next reader is a transport or a device, and a store that does not
- * first read its line moves a third less.  glibc does so only for single copies of many megabytes. */
-static void copy(char *to, const char *from, size_t size)
+#define AHEAD_BYTES 2048 /* read ahead of the copy; half of it, or past L2 (NTA), takes up to twice as long */
+
+static void stream16(char *to, const char *from)
 {
-    size_t head = (size_t)(-(uintptr_t)to & 63);
+    _mm_stream_si128((__m128i *)to, _mm_loadu_si128((const __m128i *)from));
+}
+
+static void stream64(char *to, const char *from, const char *ahead)
+{
+    __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
+    __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)), d = _mm_loadu_si128((const __m128i *)(from + 48));
+    _mm_prefetch(ahead, _MM_HINT_T1);
+    _mm_stream_si128((__m128i *)to, a), _mm_stream_si128((__m128i *)(to + 16), b);
+    _mm_stream_si128((__m128i *)(to + 32), c), _mm_stream_si128((__m128i *)(to + 48), d);
+}
+
+/* Like memcpy, past the caches: the next reader is a transport or a device, and a store that does not
+ * first read its line moves a third less.  glibc does so only for single copies of many megabytes.  `next`
+ * is where the next copy will read.  The ends are streamed, too: an ordinary store into a line that is
+ * shared with a neighbour takes as long as thousands of bytes. */
+static void copy(char *to, const char *from, size_t size, const char *next)
+{
+    size_t head = (size_t)(-(uintptr_t)to & 15);
     if (size < STREAMED_BYTES) {
         memcpy(to, from, size);
         return;
     }
     memcpy(to, from, head);
     to += head, from += head, size -= head;
-    for (; size >= 64; size -= 64, to += 64, from += 64) {
-        __m128i a = _mm_loadu_si128((const __m128i *)from), b = _mm_loadu_si128((const __m128i *)(from + 16));
-        __m128i c = _mm_loadu_si128((const __m128i *)(from + 32)), d = _mm_loadu_si128((const __m128i *)(from + 48));
-        _mm_prefetch(from + 512, _MM_HINT_NTA);
-        _mm_stream_si128((__m128i *)to, a), _mm_stream_si128((__m128i *)(to + 16), b);
-        _mm_stream_si128((__m128i *)(to + 32), c), _mm_stream_si128((__m128i *)(to + 48), d);
-    }
+    for (; (uintptr_t)to & 63; size -= 16, to += 16, from += 16)
+        stream16(to, from);
+    for (; size >= AHEAD_BYTES + 64; size -= 64, to += 64, from += 64)
+        stream64(to, from, from + AHEAD_BYTES);
+    for (; size >= 64; size -= 64, to += 64, from += 64, next += 64)
+        stream64(to, from, next);
+    for (; size >= 16; size -= 16, to += 16, from += 16)
+        stream16(to, from);
     memcpy(to, from, size);
 }
 #define copies_done() _mm_sfence()
 #else
-#define copy memcpy
+static void copy(char *to, const char *from, size_t size, const char *next)
+{
+    (void)next;
+    memcpy(to, from, size);
+}
 #define copies_done() ((void)0)
 #endif
 
@@ -112,14 +135,52 @@ static PyObject *copy_blocks(PyObject *module, PyObject *args)
     for (Py_ssize_t block = 0; block < num_blocks; block++) {
         char *at = (char *)(uintptr_t)value[block];
         for (Py_ssize_t segment = 0; segment < num_segments; segment++) {
-            char *device = (char *)(uintptr_t)*address++;
-            copy(is_put ? at : device, is_put ? device : at, (size_t)size[segment]);
-            at += size[segment];
+            char *device = (char *)(uintptr_t)*address++, *behind = at + size[segment];
+            int is_last = block + 1 == num_blocks && segment + 1 == num_segments;
+            if (is_put)
+                copy(at, device, (size_t)size[segment], is_last ? device : (char *)(uintptr_t)*address);
+            else
+                copy(device, at, (size_t)size[segment], behind);
+            at = behind;
         }
     }
     copies_done();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(launch_copies_doc,
+             "launch_copies(function, stream, kind, values, addresses, sizes, num_blocks, num_segments, is_put)\n--\n\n"
+             "What copy_blocks copies, by a device runtime's asynchronous copy: its code for the first that it refused, or 0.\n\n"
+             "function(to, room, from, size, kind, stream) and stream are addresses.");
+
+typedef int (*launch_copy)(void *to, size_t room, const void *from, size_t size, int kind, void *stream);
+
+static PyObject *launch_copies(PyObject *module, PyObject *args)
+{
+    unsigned long long function, stream, values, addresses, sizes;
+    Py_ssize_t num_blocks, num_segments;
+    int kind, is_put, code = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "KKiKKKnnp", &function, &stream, &kind, &values, &addresses, &sizes, &num_blocks,
+                          &num_segments, &is_put))
+        return NULL;
+    launch_copy launch = (launch_copy)(uintptr_t)function;
+    const int64_t *value = (const int64_t *)(uintptr_t)values;
+    const int64_t *address = (const int64_t *)(uintptr_t)addresses;
+    const int64_t *size = (const int64_t *)(uintptr_t)sizes;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t block = 0; block < num_blocks && code == 0; block++) {
+        char *at = (char *)(uintptr_t)value[block];
+        for (Py_ssize_t segment = 0; segment < num_segments && code == 0; segment++) {
+            char *device = (char *)(uintptr_t)*address++;
+            size_t bytes = (size_t)size[segment];
+            code = launch(is_put ? at : device, bytes, is_put ? device : at, bytes, kind, (void *)(uintptr_t)stream);
+            at += bytes;
+        }
+    }
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(code);
 }
 
 #define HASH_CAPACITY 32 /* 64 bits have 20 digits */
@@ -224,6 +285,7 @@ failed:
 static PyMethodDef methods[] = {
     {"hash_chain", hash_chain, METH_VARARGS, hash_chain_doc},
     {"copy_blocks", copy_blocks, METH_VARARGS, copy_blocks_doc},
+    {"launch_copies", launch_copies, METH_VARARGS, launch_copies_doc},
     {"block_names", block_names, METH_VARARGS, block_names_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -53,6 +53,15 @@ class Buffers:
         """The same segments of some of the blocks."""
         return Buffers(self.addresses[rows], self.sizes)
 
+    def joined(self) -> Buffers:
+        """The same bytes in one segment where the segments of every block lie one behind the other; else these."""
+        if len(self.sizes) < 2:
+            return self
+        for rows in (slice(1), slice(None)):  # nearly always decided by the first block
+            if not (self.addresses[rows, :-1] + self.sizes[:-1] == self.addresses[rows, 1:]).all():
+                return self
+        return Buffers(self.addresses[:, :1], np.array([self.block_bytes], dtype=np.int64))
+
     def head(self, size_bytes: int) -> Buffers:
         """The first bytes of each block's first segment: at most ``size_bytes``, never none."""
         size = min(size_bytes, int(self.sizes[0]))

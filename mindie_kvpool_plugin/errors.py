@@ -2,6 +2,7 @@
 
 KvPoolError
 ├── ConfigError       a configuration file says something that cannot work
+├── DeviceError       the device's runtime refused a copy or memory for it
 ├── HostCompatError   the installed MindIE-LLM, or the way it is run, does not fit this package
 └── PoolError         the pool cannot be opened or memory cannot be registered with it
 """
@@ -15,6 +16,10 @@ class KvPoolError(Exception):
 
 class ConfigError(KvPoolError):
     """A configuration file cannot work."""
+
+
+class DeviceError(KvPoolError):
+    """The device's runtime refused a copy between blocks and host memory, or memory for it."""
 
 
 class HostCompatError(KvPoolError):

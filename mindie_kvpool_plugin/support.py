@@ -311,8 +311,6 @@ MODES = (
 )
 """Everything of the host a user may ask whether pooling works with it."""
 
-_NOT_PLAYED = ("nothing speaks against it, but nothing here plays both", "未发现冲突，但此处无法同时运行两者")
-_NO_SUCH_MODEL = ("no model of MindIE-LLM has both", "MindIE-LLM 没有同时支持两者的模型")
 _COPIES_REACH_ALL = (
     "with one scheduler every rank carries out the copies and swaps of all groups, by block ids that mean other blocks "
     "there",
@@ -329,6 +327,27 @@ PAIRS = (
             "a rank that cannot be heard ends the step and the service, as it ends the host's own collectives",
             '所有服务的所有卡互相告知未到达的块，因此 kv_pool.agreement 须为 "tcp://..."；'
             "联系不上的卡会结束该步与服务，MindIE-LLM 自身的集合通信也是如此",
+        ),
+    ),
+    _pair(
+        "mtp",
+        "pd_prefill pd_decode pd_flex",
+        "works",
+        (
+            "set it on every node: the draft layer's cache is pulled with the others; its hidden states are not, so "
+            "MindIE-LLM makes a request's first drafts on the decode node from zeros",
+            "所有节点都须开启：草稿层的缓存一同拉取；隐藏状态不传输，"
+            "因此 Decode 节点上请求的首批草稿由 MindIE-LLM 以零值生成",
+        ),
+    ),
+    _pair(
+        "cp sp",
+        "pd_prefill",
+        "works",
+        (
+            "the decode node has neither, and its tables hold what it pulled rank by rank: it stores each block under "
+            "its own tokens",
+            "Decode 节点不开启；其块表按卡依次排列拉取的块，存入时按各块自己的 token 命名",
         ),
     ),
     _pair(
@@ -352,6 +371,17 @@ PAIRS = (
             "它们依据本节点的提示词猜测；MindIE-LLM 文档规定不能与 PD 分离同时使用，但工作进程不检查",
         ),
         ("remove la and memory_decoding from plugin_type", "从 plugin_type 中去掉 la 与 memory_decoding"),
+    ),
+    _pair(
+        "cp sp",
+        "pd_decode",
+        "refused",
+        (
+            "every rank of such a node pulls what belongs to all of them; MindIE-LLM's documents have cp and sp on "
+            "prefill nodes only and its workers do not check it",
+            "此类节点的每张卡都会拉取属于所有卡的块；MindIE-LLM 文档规定只在 Prefill 节点开启 cp、sp，但工作进程不检查",
+        ),
+        ("remove cp and sp from the decode node's file", "从 Decode 节点的文件中去掉 cp 与 sp"),
     ),
     _pair(
         "splitfuse memory_decoding",
@@ -381,6 +411,53 @@ PAIRS = (
             "从 plugin_type 中去掉 splitfuse，或把 distributedEnable 设为 false",
         ),
     ),
+    _pair(
+        "splitfuse",
+        "dp",
+        "refused",
+        (
+            "MindIE-LLM's workers take the first rows of a batch with chunks for its decodes, but with one scheduler "
+            "the rows stand group by group, so that prompts are given other rows' tokens",
+            "MindIE-LLM 的工作进程把含分块批次的前几行当作 decode，而只有一个调度器时各行按组排列，"
+            "提示词因此得到其他行的 token",
+        ),
+        ("remove splitfuse from plugin_type, or set dp to 1", "从 plugin_type 中去掉 splitfuse，或把 dp 设为 1"),
+    ),
+    _pair(
+        "la",
+        "dp",
+        "refused",
+        (
+            "with one scheduler MindIE-LLM hands every rank the attention mask of all groups' guesses, so that tokens "
+            "of all groups but the first are computed from what they must not see",
+            "只有一个调度器时，MindIE-LLM 把所有组猜测的注意力掩码交给每张卡，"
+            "除第一组外，各组的 token 依据不该看到的内容计算",
+        ),
+        ("remove la from plugin_type, or set dp to 1", "从 plugin_type 中去掉 la，或把 dp 设为 1"),
+    ),
+    _pair(
+        "memory_decoding",
+        "dp",
+        "excluded",
+        (
+            "with one scheduler the workers end at their first decode: its inputs are made without the rows' groups",
+            "只有一个调度器时，工作进程在第一次 decode 时结束：构造的输入不含各行所属的组",
+        ),
+    ),
+    _pair(
+        "cp sp",
+        "la memory_decoding splitfuse",
+        "refused",
+        (
+            "MindIE-LLM's documents exclude the features for long sequences, cp and sp, for these, no model has both, "
+            "and its workers do not check it",
+            "MindIE-LLM 文档规定它们不能与长序列特性（cp、sp）同时使用，也没有同时支持两者的模型，但工作进程不检查",
+        ),
+        (
+            "remove la, memory_decoding and splitfuse from plugin_type, or set cp and sp to 1",
+            "从 plugin_type 中去掉 la、memory_decoding 与 splitfuse，或把 cp 与 sp 设为 1",
+        ),
+    ),
     _pair("cp", "dp dp_servers", "excluded", ("the workers do not start", "工作进程不启动"), code="HC-59"),
     _pair(
         "la memory_decoding",
@@ -404,11 +481,30 @@ PAIRS = (
     ),
     _pair(
         "dp",
-        "pd_decode",
+        "pd_decode pd_flex",
         "excluded",
         (
             "with one scheduler the ranks of the other groups know nothing of what was pulled",
             "只有一个调度器时，其他组的卡不知道拉取的内容",
+        ),
+    ),
+    _pair(
+        "cp sp",
+        "pd_flex",
+        "excluded",
+        (
+            "such a node pulls from one rank what all of them have (config.py, p_inst_enable_sp_cp)",
+            "此类节点只从一张卡拉取分散在所有卡上的块（config.py，p_inst_enable_sp_cp）",
+        ),
+    ),
+    _pair(
+        "splitfuse",
+        "pd_decode pd_flex",
+        "excluded",
+        (
+            "such a node takes every token of an answer for that of a chunk before the last, and drops it "
+            "(isLastChunk_)",
+            "此类节点把回答的每个 token 都当作非末分块的输出而丢弃（isLastChunk_）",
         ),
     ),
     _pair("pd_prefill", "recompute swap", "excluded", ("a prefill node preempts nothing", "Prefill 节点不发生抢占")),
@@ -433,6 +529,38 @@ PAIRS = (
     _pair("n beam", "dp", "excluded", _COPIES_REACH_ALL),
     _pair("dp", "swap", "excluded", _COPIES_REACH_ALL, code="HC-44"),
     _pair(
+        "splitfuse",
+        "swap",
+        "excluded",
+        (
+            "a prompt that is swapped out between two chunks comes back with bytes that were never computed, also into "
+            "blocks that others share by then",
+            "提示词在两个分块之间被换出后，换回时带有从未计算的内容，并可能写入此时已与他人共享的块",
+        ),
+        code="HC-44",
+    ),
+    _pair(
+        "swap",
+        "sparse_index backend_torch",
+        "excluded",
+        (
+            "the workers end at the first swap: backendType torch, the only one with this index, asks its cache for "
+            "what it does not have",
+            "首次换出时工作进程结束：backendType torch（该索引只在其中可用）调用了缓存中不存在的方法",
+        ),
+        code="HC-44",
+    ),
+    _pair(
+        "cp sp",
+        "swap",
+        "excluded",
+        (
+            "the service ends when a request would be swapped out: the scheduler's block manager cannot",
+            "有请求需要换出时服务结束：调度器的块管理器不支持",
+        ),
+        code="HC-44",
+    ),
+    _pair(
         "n beam",
         "lora",
         "excluded",
@@ -453,13 +581,29 @@ PAIRS = (
         "unproven",
         ("MindIE-LLM's documents have it on decode nodes only", "MindIE-LLM 文档只在 Decode 节点开启"),
     ),
-    _pair("cp sp", "la memory_decoding splitfuse", "unproven", _NO_SUCH_MODEL),
-    _pair("swap", "cp sp splitfuse mtp la memory_decoding pd_flex dp_servers", "unproven", _NOT_PLAYED),
-    _pair("mtp", "cp sp pd_prefill pd_decode pd_flex dp_servers", "unproven", _NOT_PLAYED),
-    _pair("splitfuse", "n beam dp pd_decode pd_flex", "unproven", _NOT_PLAYED),
-    _pair("dp", "la memory_decoding pd_flex", "unproven", _NOT_PLAYED),
-    _pair("pd_prefill pd_decode pd_flex", "cp sp recovery", "unproven", _NOT_PLAYED),
-    _pair("dp_servers", "la memory_decoding n beam pd_flex", "unproven", _NOT_PLAYED),
+    _pair(
+        "pd_prefill pd_flex",
+        "recovery",
+        "excluded",
+        (
+            "the schedulers free blocks that the other node has still to pull and do not tell it, so that it pulls "
+            "what lies there by then (scheduler.cpp, StopRunningRequest)",
+            "调度器释放另一节点尚未拉取的块而不告知对方，对方随后拉取到的是当时块中的内容"
+            "（scheduler.cpp，StopRunningRequest）",
+        ),
+    ),
+    _pair(
+        "dp_servers",
+        "pd_flex",
+        "excluded",
+        (
+            "a node gets role flex over /v1/role alone, which names no groups; /v2/role, which names them, takes "
+            "prefill and decode only, and only those two run dummy batches for other groups (http_handler.cpp, "
+            "llm_engine.cpp)",
+            "flex 角色只能经 /v1/role 指定，而它不含 dp 组信息；含 dp 组信息的 /v2/role 只接受 prefill 与 decode，"
+            "也只有这两种角色为其他组执行陪跑批次（http_handler.cpp、llm_engine.cpp）",
+        ),
+    ),
 )
 """Combinations that differ from what their parts say."""
 

@@ -6,19 +6,24 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.cli import demo_profile
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
+from mindie_kvpool_plugin.simulator import timed, timed_service
 from mindie_kvpool_plugin.simulator.block_manager import OutOfBlocksError
+from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, PROFILES
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import KINDS, FaultSpec, parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -30,6 +35,11 @@ DEMO_SHAPE = ModelShape()
 DEMO_MLA_SHAPE = ModelShape(num_kv_heads=1, mla=(32, 8))
 BLOCK_TOKENS = 16
 ANSWER_ROOM_TOKENS = 256
+
+REQUESTS = 800
+PLAIN_ONLY = ("pool", "tp", "mla", "async_scheduling", "async_write", "faults", "metrics_port")
+TIMED_ONLY = ("pool_bandwidth", "load")
+"""Options that are about the demo without a profile, and about the one with it."""
 
 COUNTS = (
     "prompt_tokens",
@@ -54,11 +64,11 @@ COUNTS = (
     name="demo",
     cls=SpeakingCommand,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    values={"kinds": ", ".join(KINDS)},
+    values={"kinds": ", ".join(KINDS), "profiles": ", ".join(PROFILES)},
 )
 @click.option("--pool", type=click.Choice(["local_dram", "mooncake"]), default="local_dram")
 @click.option("--trace", type=click.Path(path_type=Path))
-@click.option("--requests", type=click.IntRange(min=1), default=800)
+@click.option("--requests", type=click.IntRange(min=1), default=REQUESTS)
 @click.option("--hbm-blocks", type=click.IntRange(min=2), default=160)
 @click.option(
     "--pool-blocks",
@@ -74,6 +84,10 @@ COUNTS = (
     "--faults",
     metavar="SPEC",
 )
+@click.option("--metrics-port", type=click.IntRange(1, 65535))
+@click.option("--profile", type=click.Choice(list(PROFILES)))
+@click.option("--pool-bandwidth", metavar="GB/S", type=click.FloatRange(min=1e-6, max=1e6))
+@click.option("--load", type=click.FloatRange(min=0.01, max=10))
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @lang_option
 def command(
@@ -88,11 +102,19 @@ def command(
     async_write: bool,
     seed: int,
     faults: str | None,
+    metrics_port: int | None,
+    profile: str | None,
+    pool_bandwidth: float | None,
+    load: float | None,
     json_file: Path | None,
     lang: str,
 ) -> None:
     """Exit status: 0 both runs were right, 1 corruption, wrong answer or leaked block, 2 it cannot run as asked."""
+    given = _given()
+    if profile is not None:
+        _timed_demo(given, json_file, chosen_language(lang))
     with _one_line_errors():
+        _refuse_beside(given, TIMED_ONLY, "only with --profile")
         spec = parse_spec(faults) if faults is not None else None
         _refuse_missing_rank(spec, int(tp))
         recorded = read_trace(trace or BUNDLED_TRACE, requests)
@@ -110,12 +132,54 @@ def command(
             pool=pool,
             pool_blocks=pool_blocks,
             faults=spec,
+            section={} if metrics_port is None else {"metrics": "http", "metrics_port": metrics_port},
         )
         comparison = _run(config, len(recorded))
         if json_file is not None:
             json_file.write_text(comparison.as_json() + "\n", encoding="utf-8")
     _report(comparison, pool, Console(), chosen_language(lang))
     sys.exit(0 if comparison.is_correct else 1)
+
+
+def _given() -> dict[str, Any]:
+    """The options that the user named, and their values."""
+    context = click.get_current_context()
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+
+
+def _refuse_beside(given: Iterable[str], refused: Sequence[str], why: str) -> None:
+    named = [f"--{name.replace('_', '-')}" for name in given if name in refused]
+    if named:
+        raise ConfigError(f"{', '.join(named)}: {why}")
+
+
+def _timed_demo(given: dict[str, Any], json_file: Path | None, lang: Language) -> NoReturn:
+    """Three services in simulated time."""
+    with _one_line_errors():
+        _refuse_beside(given, PLAIN_ONLY, "not with --profile, which says how large the host is")
+        config, asked = _timed_run(given)
+        with _quiet_log(logging.ERROR), _progress(len(timed.SERVICES) * given.get("requests", REQUESTS)) as advance:
+            found = timed.compare(config, advance)
+        if json_file is not None:
+            json_file.write_text(timed.as_json(found) + "\n", encoding="utf-8")
+    demo_profile.report(config, asked, found, Console(), lang)
+    sys.exit(0 if demo_profile.is_correct(found) else 1)
+
+
+def _timed_run(given: dict[str, Any]) -> tuple[timed.TimedRun, timed_service.Asked]:
+    profile, seed = PROFILES[given["profile"]], given.get("seed", 0)
+    requests, load = given.get("requests", REQUESTS), given.get("load", 0.0)
+    rate = given["pool_bandwidth"] * 1e9 if "pool_bandwidth" in given else LINK_BYTES_PER_S
+    if "trace" in given:
+        asked = timed_service.from_trace(read_trace(given["trace"], requests), profile, load, seed)
+    else:
+        asked = timed_service.from_chats(requests, profile, load, seed)
+    blocks = {name: given.get(name, 0) for name in ("hbm_blocks", "pool_blocks")}
+    return timed_service.timed_run(profile, asked, link_bytes_per_s=rate, **blocks), asked
 
 
 def _refuse_missing_rank(spec: FaultSpec | None, tp: int) -> None:

@@ -15,7 +15,8 @@ from mindie_kvpool_plugin.check.situation import Situation, find_home
 from mindie_kvpool_plugin.cli.reporters import quiet_report
 from mindie_kvpool_plugin.cli.selection import Selection
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
-from mindie_kvpool_plugin.cli.starting_files import MASTER_PORT, TooLittleMemoryError, Wish, starting_files
+from mindie_kvpool_plugin.cli.starting_files import MASTER_PORT, Wish, starting_files
+from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
 from mindie_kvpool_plugin.options.sizes import parse_size
 
 # the service refuses a configuration that others may read or anybody may execute

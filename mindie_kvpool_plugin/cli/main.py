@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
+import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,16 +20,25 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS = {
+    "acceptance": "mindie_kvpool_plugin.cli.acceptance",
     "check": "mindie_kvpool_plugin.cli.check",
     "demo": "mindie_kvpool_plugin.cli.demo",
+    "doctor": "mindie_kvpool_plugin.cli.doctor",
     "explain": "mindie_kvpool_plugin.cli.explain",
     "init": "mindie_kvpool_plugin.cli.init",
+    "master": "mindie_kvpool_plugin.cli.master",
+    "plan": "mindie_kvpool_plugin.cli.plan",
     "schema": "mindie_kvpool_plugin.cli.schema",
+    "stats": "mindie_kvpool_plugin.cli.stats",
     "status": "mindie_kvpool_plugin.cli.status",
+    "store": "mindie_kvpool_plugin.cli.store",
     "support": "mindie_kvpool_plugin.cli.support",
+    "why": "mindie_kvpool_plugin.cli.why",
 }
 """Command name -> module holding a click command named ``command``."""
 
+EXTRAS = {"rich": "ops", "prometheus_client": "ops", "matplotlib": "ops", "torch": "demo"}
+"""Missing package -> the extra that brings it and nothing that an NPU host has from elsewhere, but for the demo."""
 
 GC_OBJECTS = 100_000
 """New objects between two collections.  What a command imports and reads is kept, so that collecting in between finds
@@ -55,7 +66,9 @@ class LazyGroup(SpeakingCommand, click.Group):
             if (error.name or "").startswith("mindie_kvpool_plugin"):
                 raise
             lang = chosen_language("auto")
-            click.echo(words("command.needs", lang, command=cmd_name, package=error.name), err=True)
+            extra = EXTRAS.get(error.name or "")
+            wanted = f"'mindie-kvpool-plugin[{extra}]'" if extra else str(error.name)
+            click.echo(words("command.needs", lang, command=cmd_name, package=error.name, wanted=wanted), err=True)
             sys.exit(2)
         return command
 
@@ -76,6 +89,18 @@ class LazyGroup(SpeakingCommand, click.Group):
         with formatter.section(words("help.commands", lang)):
             formatter.write_dl([(name, words(f"help.{name}.short", lang)) for name in COMMANDS])
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run what is asked for; a full disk behind standard output, or the like, is one line and exit status 2."""
+        _open_what_is_closed()
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            if not error.errno:
+                raise
+            place = f": {error.filename}" if error.filename else ""
+            _last_words(words("command.os_error", chosen_language("auto"), reason=f"{error.strerror}{place}"))
+            os._exit(2)  # an orderly end would write to standard output once more
+
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands and options, without importing a command."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415  # only when a shell asks
@@ -87,6 +112,26 @@ class LazyGroup(SpeakingCommand, click.Group):
             if name.startswith(incomplete)
         ]
         return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _open_what_is_closed() -> None:
+    """Give the standard streams that this process was started without a place, also for the programs it starts.
+
+    Else the next file or socket that is opened gets such a stream's number, and what is printed goes there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as we run
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _last_words(text: str) -> None:
+    """On standard error, if it can take them."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(text, err=True)
 
 
 @click.group(name="mindie-kvpool", cls=LazyGroup)

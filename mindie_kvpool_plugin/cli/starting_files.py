@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES
-from mindie_kvpool_plugin.options.sizes import UNITS
+from mindie_kvpool_plugin.options.mooncake import joined, share_memory
+from mindie_kvpool_plugin.options.sizes import size_text
 
 EXAMPLES = Path(__file__).parents[1] / "conf_examples"
 MASTER_PORT, AGREEMENT_PORT = 50051, 18888
-# of a rank's share of the DRAM at most this part is the buffer through which it reads
-_BUFFER_SHARE = 4
-_BUFFER_BYTES = UNITS["gb"]
 # kept for answers when a model takes less than the example
 _ANSWER_SHARE = 4
 
@@ -52,14 +49,6 @@ class Wish:
     def host(self, node: int) -> str:
         """A node's address."""
         return self.hosts[node] if node < len(self.hosts) else f"192.168.10.{11 + node}"
-
-
-class TooLittleMemoryError(ValueError):
-    """A rank's share is less than the smallest segment; ``needed`` is what the node must give at least."""
-
-    def __init__(self, needed: int) -> None:
-        super().__init__(needed)
-        self.needed = needed
 
 
 def starting_files(wish: Wish, folder: Path) -> dict[Path, str]:
@@ -166,7 +155,7 @@ def _pool(wish: Wish, node: int, config: Object) -> Object:
     pool = _example("qwen_one_server", "kv_pool.json")
     pool |= {
         "local_hostname": wish.host(node),
-        "master_server_address": f"{wish.host(0)}:{MASTER_PORT}",
+        "master_server_address": joined(wish.host(0), MASTER_PORT),
         "protocol": wish.protocol,
         "device_name": wish.device,
     }
@@ -174,24 +163,13 @@ def _pool(wish: Wish, node: int, config: Object) -> Object:
         pool |= _sizes(wish.dram_bytes, model["worldSize"])
     section = {"namespace": model["modelName"]}
     if wish.nodes > 1:
-        section["agreement"] = f"tcp://{wish.host(0)}:{AGREEMENT_PORT}"
+        section["agreement"] = f"tcp://{joined(wish.host(0), AGREEMENT_PORT)}"
     return pool | {"kv_pool": section}
 
 
 def _sizes(dram_bytes: int, ranks: int) -> Object:
-    """Segment and buffer of each rank, so that all ranks together take no more than was given."""
-    share = dram_bytes // ranks
-    buffer = min(_BUFFER_BYTES, share // _BUFFER_SHARE) // UNITS["mb"] * UNITS["mb"]
-    segment = (share - buffer) // UNITS["mb"] * UNITS["mb"]
-    if segment < SMALLEST_SEGMENT_BYTES:
-        smallest = SMALLEST_SEGMENT_BYTES * _BUFFER_SHARE // (_BUFFER_SHARE - 1)
-        raise TooLittleMemoryError(ranks * (smallest // UNITS["mb"] + 1) * UNITS["mb"])
-    return {"global_segment_size": _size(segment), "local_buffer_size": _size(buffer)}
-
-
-def _size(size_bytes: int) -> str:
-    whole, rest = divmod(size_bytes, UNITS["gb"])
-    return f"{size_bytes // UNITS['mb']}MB" if rest else f"{whole}GB"
+    segment, buffer = share_memory(dram_bytes, ranks)
+    return {"global_segment_size": size_text(segment), "local_buffer_size": size_text(buffer)}
 
 
 def _rank_table(wish: Wish, cards: int) -> Object:

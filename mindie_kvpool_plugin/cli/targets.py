@@ -36,7 +36,8 @@ def _inside(folder: str) -> Iterator[str]:
 
 def _is_ours(path: Path) -> bool:
     try:
-        data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
+        # a pipe would be waited for
+        data = path.read_bytes() if path.is_file() and path.stat().st_size <= MAX_BYTES else b""
     except OSError:
         return False
     try:

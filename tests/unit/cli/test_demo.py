@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.simulator import device, mooncake_master
+from mindie_kvpool_plugin.simulator.trace import make_chat_trace, write_trace
 
 SMALL = ("--requests", "60", "--hbm-blocks", "70")
 
@@ -115,6 +116,57 @@ def test_demo_sees_flips_that_the_pool_does_not():
 def test_demo_refuses_wrong_faults(spec, expected):
     """Exit status 2 and one line."""
     result = _demo(*SMALL, "--faults", spec)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert expected in result.stderr
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_demo_with_a_profile_compares_three_services(tmp_path, lang):
+    """Profile and source, what users would see of each service, the same as JSON; in both languages."""
+    path = tmp_path / "results.json"
+    result = _demo("--profile", "qwen-7b", "--requests", "10", "--lang", lang, "--json", str(path))
+    assert result.exit_code == 0, result.output
+    expected = {
+        "en": (
+            "Profile qwen-7b: Qwen2.5-7B",
+            "not measured",
+            "MindIE-LLM's",
+            "time to first token, p50 (s)",
+            "is right",
+        ),
+        "zh": ("配置 qwen-7b：Qwen2.5-7B", "并非实测", "MindIE-LLM", "首 token 时延，p50（s）", "所有答案都正确"),
+    }
+    for text in (*expected[lang], "Qwen2.5-7B config.json"):
+        assert text in result.stdout
+    assert "demo." not in result.stdout
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert content.keys() == {"without", "host", "plugin"}
+    assert all(0 < told["first_token_p50_s"] <= told["first_token_p99_s"] for told in content.values())
+
+
+def test_demo_with_a_profile_replays_a_trace_by_its_time_stamps(tmp_path):
+    """As much slower as the load says; device, pool and bandwidth as asked."""
+    path = tmp_path / "trace.jsonl"
+    write_trace(iter(list(make_chat_trace())[:10]), path)
+    options = ("--hbm-blocks", "60", "--pool-blocks", "100", "--pool-bandwidth", "2", "--load", "0.5")
+    result = _demo("--profile", "llama-70b", "--trace", str(path), *options)
+    assert result.exit_code == 0, result.output
+    for text in ("by the trace's time stamps", "at 2 GB/s per rank", "30,720 on the devices, 51,200 in the pool"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--profile", "qwen-7b", "--tp", "2", "--mla"), "--tp, --mla: not with --profile"),
+        (("--load", "0.5"), "--load: only with --profile"),
+        (("--profile", "qwen-7b", "--requests", "10", "--hbm-blocks", "3"), "raise --hbm-blocks"),
+    ],
+)
+def test_demo_refuses_what_a_profile_does_not_go_with(arguments, expected):
+    """Exit status 2 and one line that names the option."""
+    result = _demo(*arguments)
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
     assert expected in result.stderr

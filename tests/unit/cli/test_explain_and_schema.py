@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from mindie_kvpool_plugin.check.rules import all_codes
 from mindie_kvpool_plugin.check.schema import profiles
+from mindie_kvpool_plugin.cli.host_messages import KNOWN
 from mindie_kvpool_plugin.cli.main import main
 
 
@@ -25,8 +26,23 @@ def test_explain_shows_reason_and_examples(code, lang):
 
 
 def test_explain_lists_all_codes():
-    """Without an argument."""
-    assert [line.split()[0] for line in run("explain").output.splitlines()] == sorted(all_codes())
+    """Without an argument; behind them the messages of MindIE-LLM."""
+    listed, _, messages = run("explain").output.partition("\n\n")
+    assert [line.split()[0] for line in listed.splitlines()] == sorted(all_codes())
+    assert all(each.words.rstrip(": ") in messages for each in KNOWN)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("said", KNOWN, ids=[each.name for each in KNOWN])
+def test_explain_knows_messages_of_the_host(said, lang):
+    """As a log line has them, quoted or not; why they come and what to do."""
+    line = f"2026-01-01 ERROR [generator.py:294] {said.words}something else"
+    for asked in ([line], line.split(" ")):
+        result = run("--lang", lang, "explain", *asked)
+        assert result.exit_code == 0
+        assert "mindie-kvpool" in result.output or "plugin_type" in result.output or "asyncWrite" in result.output
+        assert f"said.{said.name}" not in result.output
+        assert said.source in result.output
 
 
 def test_unknown_code_and_schema_are_told():

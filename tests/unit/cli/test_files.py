@@ -1,7 +1,10 @@
 """What is checked: files, directories, pool files by themselves, and which findings are told."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,15 @@ def test_a_directory_is_searched_for_what_is_ours(tmp_path):
     names = [Path(each["file"]).relative_to(tmp_path).as_posix() for each in found["files"]]
     assert names == ["a/config.json", "b/pool.json", "b/service.json"]
     assert [each["verdict"] for each in found["files"]] == ["error"] * 3
+
+
+def test_a_pipe_in_a_directory_is_not_waited_for(tmp_path):
+    """Nobody may ever write into it."""
+    os.mkfifo(tmp_path / "pipe.json")
+    write(tmp_path / "pool.json", POOL)
+    command = [sys.executable, "-m", "mindie_kvpool_plugin", "check", "--no-env", "--format", "json", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, cwd=ROOT, timeout=60, check=False)
+    assert [each["file"] for each in json.loads(ended.stdout)["files"]] == [str(tmp_path / "pool.json")]
 
 
 def test_a_directory_without_any_is_an_error(tmp_path):

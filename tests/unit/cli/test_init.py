@@ -160,10 +160,21 @@ def test_what_is_left_to_do_is_said(tmp_path):
     assert "modelWeightPath" in run(tmp_path / "a").output
     settled = run(tmp_path / "b", "--model", weights(tmp_path, "Qwen", QWEN), "--host", "10.0.0.1").output
     assert "modelWeightPath" not in settled
-    assert "mooncake_master --rpc_address=10.0.0.1 --rpc_port=50051" in settled
+    assert (
+        "start the master on 10.0.0.1, beside its pool file: mindie-kvpool master kv_pool.json (port 50051)" in settled
+    )
 
 
 def test_examples_travel_with_the_package():
     """What init is made from lies in the package."""
     folder = Path(mindie_kvpool_plugin.__file__).parent / "conf_examples"
     assert (folder / "qwen_one_server" / "config.json").is_file()
+
+
+def test_addresses_with_colons_are_in_brackets(tmp_path):
+    """Nobody could tell where the port begins that follows them."""
+    run(tmp_path, "--nodes", 2, "--host", "fd00::1", "--host", "fd00::2")
+    for path in sorted(tmp_path.rglob("kv_pool.json")):
+        assert read(path)["master_server_address"] == "[fd00::1]:50051"
+        assert read(path)["kv_pool"]["agreement"].startswith("tcp://[fd00::1]:")
+    assert len(list(tmp_path.rglob("kv_pool.json"))) == 2

@@ -1,0 +1,242 @@
+"""``mindie-kvpool plan``: how large a pool should be, what to write into its file, and whether it is worth it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.rules.layout import Layout
+from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
+from mindie_kvpool_plugin.memory_room import memory_room
+from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
+from mindie_kvpool_plugin.options.sizes import parse_size, size_text
+from mindie_kvpool_plugin.planning import curve as curves
+from mindie_kvpool_plugin.planning import deployment as deployments
+from mindie_kvpool_plugin.planning import plot as plots
+from mindie_kvpool_plugin.planning.deployment import Deployment
+from mindie_kvpool_plugin.planning.plan import Plan, as_json
+from mindie_kvpool_plugin.planning.pool_side import EVICTIONS, PoolRules
+from mindie_kvpool_plugin.planning.request_lines import DEFAULT_BYTES_PER_TOKEN, Words, with_bytes, with_tokenizer
+from mindie_kvpool_plugin.planning.sizes import Sizes, sizes
+from mindie_kvpool_plugin.planning.traffic_file import convert, read_traffic
+from mindie_kvpool_plugin.planning.worth import judge
+from mindie_kvpool_plugin.simulator.trace import TraceError
+
+Asked = Mapping[str, Any]
+"""The options as the user gave them."""
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes of a text such as ``200GB``."""
+        size = value if isinstance(value, int) else parse_size(value)
+        if size is None:
+            self.fail(f"{value!r} is no size such as 200GB", param, ctx)
+        return size
+
+
+class _Counts(click.ParamType):  # type: ignore[type-arg]
+    name = "N,N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Whole numbers of at least 1, comma separated."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in value.split(",")]
+        if not all(part.isdecimal() and 0 < int(part) < 2**40 for part in parts):
+            self.fail(f"{value!r} is no list such as 10000,20000", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_COUNT = click.IntRange(min=1)
+
+
+@click.command(
+    name="plan",
+    cls=SpeakingCommand,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    values={"endings": ", ".join(plots.ENDINGS)},
+)
+@click.argument("config", required=False, metavar="[CONFIG]", type=_FILE)
+@click.option("--model-config", metavar="FILE", type=_FILE)
+@click.option("--pool-config", metavar="FILE", type=_FILE)
+@click.option("--tp", type=_COUNT)
+@click.option("--dp", type=_COUNT)
+@click.option("--cp", type=_COUNT)
+@click.option("--sp", type=_COUNT)
+@click.option("--ranks-per-node", type=_COUNT)
+@click.option("--block-size", type=_COUNT)
+@click.option("--mtp", is_flag=True)
+@click.option("--nz", is_flag=True)
+@click.option("--nodes", type=_COUNT)
+@click.option("--dram", type=_Size())
+@click.option("--ssd", type=_Size(), default=0)
+@click.option("--store", is_flag=True)
+@click.option("--hbm-blocks", type=_COUNT)
+@click.option("--hbm-memory", type=_Size())
+@click.option("--trace", metavar="FILE", type=_FILE)
+@click.option("--requests", type=_COUNT)
+@click.option("--concurrency", type=_COUNT, default=1)
+@click.option("--tokenizer", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--bytes-per-token", type=click.FloatRange(min=0.1, max=100), default=DEFAULT_BYTES_PER_TOKEN)
+@click.option("--save-trace", metavar="FILE", type=_FILE)
+@click.option("--pool-blocks", type=_Counts())
+@click.option("--disk-blocks", type=_COUNT)
+@click.option("--eviction", type=click.Choice(EVICTIONS), default=EVICTIONS[0])
+@click.option("--watermark", type=click.FloatRange(min=0.01, max=1), default=PoolRules().watermark)
+@click.option("--eviction-ratio", type=click.FloatRange(min=0, max=1), default=PoolRules().ratio)
+@click.option("--spill-at", type=click.Choice(["end", "overwrite"]), default="end")
+@click.option("--prefill-rate", metavar="TOKENS/S", type=click.FloatRange(min=0, min_open=True))
+@click.option("--rank-rate", metavar="SIZE/S", type=_Size())
+@click.option("--plot", metavar="FILE", type=_FILE)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
+@lang_option
+def command(*, lang: str, form: str, **asked: Any) -> None:
+    """Exit status: 0 planned, 2 it cannot be."""
+    chosen = chosen_language(lang)
+    try:
+        if asked["save_trace"] is not None:
+            click.echo(_converted(asked, chosen))
+            return
+        plan = _plan(asked, chosen)
+        if asked["plot"] is not None and plan.curve is not None:
+            plots.write(plan.curve, asked["plot"], plan.planned, lambda name: words(name, "en"))
+    except (KvPoolError, TraceError) as error:
+        _refuse(str(error))
+    except TooLittleMemoryError as error:
+        _refuse(words("plan.little_memory", chosen, needed=size_text(error.needed)))
+    except OSError as error:
+        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    if form == "json":
+        click.echo(as_json(plan))
+    else:
+        _show(plan, chosen)
+
+
+def _show(plan: Plan, lang: Language) -> None:
+    """As tables, whose package figures alone do not need."""
+    try:
+        from mindie_kvpool_plugin.cli import plan_report  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        _refuse(words("plan.needs", lang, package=(error.name or "").partition(".")[0]))
+    plan_report.show(plan, lang)
+
+
+def _refuse(message: str) -> NoReturn:
+    click.echo(f"mindie-kvpool plan: {message}", err=True)
+    sys.exit(2)
+
+
+def _converted(asked: Asked, lang: Language) -> str:
+    if asked["trace"] is None:
+        raise ConfigError("--save-trace needs --trace FILE with the requests")
+    count = convert(asked["trace"], asked["save_trace"], _words_of(asked), asked["requests"])
+    return words("plan.converted", lang, count=count, file=asked["save_trace"])
+
+
+def _words_of(asked: Asked) -> Words:
+    return with_tokenizer(asked["tokenizer"]) if asked["tokenizer"] else with_bytes(asked["bytes_per_token"])
+
+
+def _plan(asked: Asked, lang: Language) -> Plan:
+    deployment = _deployment(asked)
+    if deployment is None and asked["trace"] is None:
+        raise ConfigError(words("plan.nothing", lang))
+    found, memory_source = _sizes(asked, deployment, lang)
+    device_blocks, source = _device(asked, deployment)
+    rules = PoolRules(asked["eviction"], asked["watermark"], asked["eviction_ratio"], asked["spill_at"] == "overwrite")
+    plan = Plan(deployment, found, memory_source, device_blocks, source, None, None, None, (), rules)
+    if asked["plot"] is not None and asked["trace"] is None:
+        raise ConfigError("--plot draws hit rates, and needs --trace FILE for them")
+    return plan if asked["trace"] is None else _with_curve(plan, asked, lang)
+
+
+def _deployment(asked: Asked) -> Deployment | None:
+    shape = {"draft_layers": int(asked["mtp"]), "is_nz": asked["nz"]}
+    layout = {key: asked[key] for key in ("tp", "dp", "cp", "sp", "ranks_per_node") if asked[key] is not None}
+    size = asked["block_size"]
+    if asked["config"] is not None:
+        found = deployments.from_config(asked["config"], asked["model_config"], asked["pool_config"], shape, layout)
+        return replace(found, block_size=size or found.block_size)
+    if asked["model_config"] is None:
+        return None
+    own = deployments.fitted(Layout(**{"ranks_per_node": 0, **layout}))
+    return deployments.from_options(asked["model_config"], own, size or deployments.HOST_BLOCK_TOKENS, shape)
+
+
+def _sizes(asked: Asked, deployment: Deployment | None, lang: Language) -> tuple[Sizes | None, str]:
+    """What fits, and the name of the text that says where the memory's size is from."""
+    if deployment is None:
+        if asked["dram"] or asked["ssd"] or asked["store"]:
+            raise ConfigError(words("plan.no_model", lang))
+        return None, ""
+    dram, source = asked["dram"], ""
+    if dram is None and deployment.pool_memory is not None:
+        source = "plan.memory_of_file"
+    elif dram is None:
+        available = memory_room()
+        if available is None:
+            raise ConfigError(words("plan.no_memory", lang))
+        dram, source = available // 2, "plan.suggested"
+    nodes = asked["nodes"] or deployment.layout.nodes
+    if nodes % deployment.layout.nodes:
+        raise ConfigError(f"--nodes is {nodes}, but an instance takes {deployment.layout.nodes} each")
+    store = asked["store"] or deployment.in_stores
+    return sizes(deployment, nodes, dram, asked["ssd"], store=store), source
+
+
+def _device(asked: Asked, deployment: Deployment | None) -> tuple[int | None, str]:
+    """Blocks of sequences that a group's devices hold, and where that is from."""
+    if asked["hbm_blocks"] is not None:
+        blocks = asked["hbm_blocks"]
+        return (deployment.group_blocks(blocks) if deployment else blocks), ""
+    if deployment is None:
+        return None, ""
+    memory = asked["hbm_memory"] or deployment.device_memory
+    if memory is None:
+        return None, ""
+    source = "plan.hbm_memory" if asked["hbm_memory"] else "plan.hbm_npu_mem_size"
+    return deployment.group_blocks(memory // deployment.rank_block_bytes), source
+
+
+def _with_curve(plan: Plan, asked: Asked, lang: Language) -> Plan:
+    if plan.device_blocks is None:
+        raise ConfigError(words("plan.no_hbm", lang))
+    deployment, found = plan.deployment, plan.sizes
+    block_size = deployment.block_size if deployment else asked["block_size"] or deployments.HOST_BLOCK_TOKENS
+    traffic = read_traffic(asked["trace"], block_size, _words_of(asked), asked["requests"])
+    planned = found.pool_blocks if found is not None else None
+    per_unit = traffic.unit_tokens / block_size
+    wanted = [*(asked["pool_blocks"] or ()), *([planned] if planned else [])]
+    steps = sorted(set(wanted)) if asked["pool_blocks"] else curves.ladder(int(traffic.distinct * per_unit), wanted)
+    curve = curves.curve(
+        traffic,
+        plan.device_blocks,
+        steps,
+        block_size=block_size,
+        disk_blocks=asked["disk_blocks"] or (found.disk_blocks if found is not None else 0),
+        concurrency=asked["concurrency"],
+        groups=_groups(deployment, found),
+        rules=plan.rules,
+    )
+    worth = None
+    if deployment is not None and planned:
+        worth = judge(deployment, curve.at(planned), asked["prefill_rate"], asked["rank_rate"])
+    return replace(plan, curve=curve, planned=planned, worth=worth, remarks=traffic.remarks)
+
+
+def _groups(deployment: Deployment | None, found: Sizes | None) -> int:
+    """Schedulers with a device of their own: data-parallel groups of all instances."""
+    if deployment is None or found is None:
+        return 1
+    return deployment.layout.dp * deployment.instances * (found.nodes // deployment.layout.nodes)

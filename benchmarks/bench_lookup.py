@@ -9,7 +9,7 @@ from benchmarks import measure, parts, service
 from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
-from mindie_kvpool_plugin.observability.metrics import Counters
+from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import Answers
 from mindie_kvpool_plugin.pools.guards.breaker import BreakerPolicy, GuardedPool
 from tests.conftest import Memory

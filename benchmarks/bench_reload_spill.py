@@ -2,6 +2,8 @@
 
 import ctypes
 import itertools
+import statistics
+import time
 
 import numpy as np
 
@@ -31,7 +33,7 @@ class Blocks:
         self.buffers = Buffers(self.bytes.ctypes.data + places, np.full(segments, segment_bytes, dtype=np.int64))
 
 
-def local_dram():
+def local_dram(where="", clock=time.perf_counter):
     found = []
     for block_bytes, segments in LAYOUTS:
         segment_bytes = block_bytes // segments // 64 * 64
@@ -58,20 +60,23 @@ def local_dram():
             for place in range(0, plain.nbytes, segment_bytes):
                 ctypes.memmove(to + place, at + place, segment_bytes)
 
-        taken = measure.interleaved({"put": put, "get": get, "memcpy": memcpy, "by_segment": by_segment})
+        calls = {"put": put, "get": get, "memcpy": memcpy, "by_segment": by_segment}
+        taken = measure.interleaved(calls, clock=clock)
         assert target.bytes.min() == target.bytes.max() == 1
         baseline = min(taken["memcpy"], taken["by_segment"])
         for what in ("put", "get"):
-            label = f"local_dram {what}, {block_bytes / MIB:g} MiB in {segments} segments, against memcpy"
+            label = f"{where}local_dram {what}, {block_bytes / MIB:g} MiB in {segments} segments, against memcpy"
             found.append(measure.speed(label, room.nbytes, taken[what], baseline, 0.85))
     return found
 
 
-def mooncake():
+CASES = [("owner process", 0), ("client without memory", 1)]
+
+
+def mooncake(cases=CASES, at_least=0.97, clock=time.perf_counter):
     found = []
-    cases = [("owner process", 0), ("client without memory", 1)]
     registered = []  # kept: a region is registered once, and freed memory would come again under the same address
-    with service.mooncake(1280 * MIB, clients=2) as pools:
+    with service.mooncake(1280 * MIB, clients=len(cases)) as pools:
         for (place, index), (block_bytes, segments) in itertools.product(cases, MOONCAKE_LAYOUTS):
             pool = pools[index]
             segment_bytes = block_bytes // segments // 64 * 64
@@ -81,15 +86,71 @@ def mooncake():
                 pool.register([_region(blocks)])
                 registered.append(blocks)
             layout = f"{block_bytes // MIB} MiB in {segments} segments"
-            found += _against_raw(pool, f"{place}, {layout}", source, target, num_blocks)
+            found += _against_raw(pool, f"{place}, {layout}", source, target, num_blocks, at_least, clock)
     return found
+
+
+DEEPSEEK_SEGMENTS = [128 * 512 * 2, 128 * 64 * 2] * 61
+"""Bytes of a block of 128 tokens: latent keys and keys with positions of 61 layers."""
+
+GAP_BYTES = 64
+"""Between the segments of blocks that cannot be joined."""
+
+
+class Staged:
+    """Blocks of DeepSeek-R1's segments, one behind the other as staging has them, or a little apart."""
+
+    def __init__(self, num_blocks, gap_bytes, fill):
+        sizes = np.array(DEEPSEEK_SEGMENTS, dtype=np.int64)
+        starts = np.cumsum(sizes + gap_bytes) - sizes - gap_bytes
+        stride = int((sizes + gap_bytes).sum())
+        self.bytes = np.full(num_blocks * stride, fill, dtype=np.uint8)
+        at = self.bytes.ctypes.data + np.arange(num_blocks, dtype=np.int64)[:, None] * stride
+        self.buffers = Buffers(at + starts[None, :], sizes)
+
+
+def joined():
+    """A staged block travels as one slice of the transport (``Buffers.joined``); apart by 64 bytes it takes 122."""
+    num_blocks = TOTAL_BYTES // 2 // sum(DEEPSEEK_SEGMENTS)
+    ways = {"joined": 0, "apart": GAP_BYTES}
+    source, target = ({way: Staged(num_blocks, gap, fill) for way, gap in ways.items()} for fill in (1, 2))
+    assert [len(source[way].buffers.joined().sizes) for way in ways] == [1, len(DEEPSEEK_SEGMENTS)]
+    found = []
+    with service.mooncake(1280 * MIB, clients=2) as pools:
+        for place, pool in zip(("owner process", "client without memory"), pools, strict=True):
+            for blocks in (*source.values(), *target.values()):
+                pool.register([_region(blocks)])
+            names = {way: [f"{place}/{way}/{index}" for index in range(num_blocks)] for way in ways}
+            store, _ = service.raw(pool)
+
+            def emptied(store=store, names=names):
+                for name in [*names["joined"], *names["apart"]]:
+                    store.remove(name, True)
+
+            def call(what, way, blocks, pool=pool, names=names):
+                return lambda: all(getattr(pool, what)(names[way], blocks[way].buffers)) or _failed(what)
+
+            puts = measure.seconds_of({way: call("put", way, source) for way in ways}, ROUNDS, between=emptied)
+            for way in ways:
+                call("put", way, source)()
+            gets = measure.seconds_of({way: call("get", way, target) for way in ways}, ROUNDS)
+            for what, taken in (("put", puts), ("get", gets)):
+                seconds = [statistics.median(taken[way]) for way in ways]
+                label = f"mooncake {what}, {place}, staged blocks of 9 MB in one slice, against 122 each"
+                found.append(measure.speed(label, num_blocks * sum(DEEPSEEK_SEGMENTS), *seconds, 0.95))
+            emptied()
+    return found
+
+
+def _failed(what):
+    raise AssertionError(f"a {what} failed")
 
 
 def _region(blocks):
     return Region(blocks.bytes.ctypes.data, blocks.bytes.nbytes)
 
 
-def _against_raw(pool, place, source, target, num_blocks):
+def _against_raw(pool, place, source, target, num_blocks, at_least, clock):
     store, config = service.raw(pool)
     segments = len(source.buffers.sizes)
     sizes = [source.buffers.sizes.tolist()] * num_blocks
@@ -122,20 +183,25 @@ def _against_raw(pool, place, source, target, num_blocks):
 
     puts = {"ours": put, **{f"raw {count}": (lambda count=count: raw_put(count)) for count in RAW_SLICES}}
     gets = {"ours": get, **{f"raw {count}": (lambda count=count: raw_get(count)) for count in RAW_SLICES}}
-    taken_put = measure.seconds_of(puts, ROUNDS, between=emptied)
+    taken_put = measure.seconds_of(puts, ROUNDS, between=emptied, clock=clock)
     put()
-    taken_get = measure.seconds_of(gets, ROUNDS)
+    taken_get = measure.seconds_of(gets, ROUNDS, clock=clock)
     rows = []
     for what, taken in (("put", taken_put), ("get", taken_get)):
         best, seconds, baseline = measure.against_best(taken, "ours")
         label = f"mooncake {what}, {place}, against the raw client's best ({best.split()[1]} slices a call)"
-        rows.append(measure.speed(label, expected * num_blocks, seconds, baseline, 0.97))
+        rows.append(measure.speed(label, expected * num_blocks, seconds, baseline, at_least))
     emptied()
     return rows
 
 
+def on_one_core():
+    with measure.one_core() as clock:
+        return [*local_dram("one core, ", clock), *mooncake([("one core, owner process", 0)], 0.95, clock)]
+
+
 def rows():
-    return [*local_dram(), *mooncake()]
+    return [*local_dram(), *mooncake(), *joined(), *on_one_core()]
 
 
 if __name__ == "__main__":

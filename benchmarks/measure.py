@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -33,9 +35,23 @@ class Row:
     is_met: bool | None
 
 
-def interleaved(calls, rounds=MIN_ROUNDS, inner=1):
+@contextlib.contextmanager
+def one_core():
+    """This thread, and the threads and processes it begins meanwhile, on one core; a clock of CPU seconds.
+
+    That clock counts this process, and is what one core to itself would show, however busy the machine is.
+    """
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(allowed)})
+    try:
+        yield time.process_time
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def interleaved(calls, rounds=MIN_ROUNDS, inner=1, clock=time.perf_counter):
     """Median seconds of each call; every round runs each of them once (``inner`` times for very short ones)."""
-    taken = seconds_of(calls, rounds, inner)
+    taken = seconds_of(calls, rounds, inner, clock=clock)
     return {name: statistics.median(values) for name, values in taken.items()}
 
 
@@ -44,18 +60,19 @@ def seconds_of(
     rounds=MIN_ROUNDS,
     inner=1,
     between=lambda: None,
+    clock=time.perf_counter,
 ):
-    """Seconds of each call in each round; ``between`` follows every call, outside the clock."""
+    """Seconds of each call in each round, by ``clock``; ``between`` follows every call, outside the clock."""
     for call in calls.values():
         call()
         between()
     taken = {name: [] for name in calls}
     for _ in range(max(MIN_ROUNDS, rounds)):
         for name, call in calls.items():
-            began = time.perf_counter()
+            began = clock()
             for _ in range(inner):
                 call()
-            taken[name].append((time.perf_counter() - began) / inner)
+            taken[name].append((clock() - began) / inner)
             between()
     return taken
 

@@ -15,6 +15,7 @@ from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
 from mindie_kvpool_plugin.host.worker import PoolWorker
+from mindie_kvpool_plugin.observability.prefill_clock import PrefillClock
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
@@ -107,6 +108,8 @@ def plugin(pool, contexts, tensors, *, async_write, is_async=False):
         block_size=BLOCK_SIZE,
         dp_rank=0,
         is_async=is_async,
+        why=None,
+        prefill_clock=PrefillClock(walks.counters),
     )
     return made
 
@@ -117,6 +120,7 @@ def batch(sequence_ids, tables, *, tokens=None, lengths=None, computed=None, pro
         is_prefill=tokens is not None,
         is_dummy_batch=False,
         all_sequence_ids=np.asarray(sequence_ids, dtype=np.int64),
+        batch_sequence_ids=[np.array([sequence_id]) for sequence_id in sequence_ids],
         batch_block_tables=tables,
         batch_dp_rank_ids=None,
         batch_is_prefill=None,

@@ -2,7 +2,8 @@
 
 Commands come as JSON lines on standard input, answers go as JSON lines to standard output: ``ready`` or
 ``refused`` first, a ``window`` every so often while it serves, ``done`` after a command, ``exception`` if the
-engine stopped.  The end of standard input ends the process; every loop has a bound besides.
+engine stopped.  The end of standard input ends the process; every loop has a bound besides.  A SIGTERM ends it as it
+ends the host's workers: channels are closed, and the thread that waits at one exits.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -29,7 +31,14 @@ from mindie_kvpool_plugin.simulator.run import DRAIN_TIMEOUT_S, PLUGIN, POOL_PLU
 WINDOW_S = 0.2
 LONGEST_SERVE_S = 120.0
 CONCURRENCY = 4
-COUNTED = ("reloaded_blocks", "recomputed_blocks", "failed_get_blocks", "failed_put_blocks", "spilled_blocks")
+COUNTED = (
+    "promised_blocks",
+    "reloaded_blocks",
+    "recomputed_blocks",
+    "failed_get_blocks",
+    "failed_put_blocks",
+    "spilled_blocks",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,7 @@ class ChaosEngine:
     def run(self) -> None:
         """Obey until the input ends."""
         threading.Thread(target=self._read, daemon=True).start()
+        _listen_as_the_host()
         _say(event="ready", pid=os.getpid())
         while (command := self._commands.get()) is not None:
             if command["do"] == "close":
@@ -139,6 +149,8 @@ class ChaosEngine:
         facts: dict[str, Any] = {name: int(getattr(counters, name, 0)) for name in COUNTED}
         facts |= {
             "at_s": time.monotonic(),
+            "computed_tokens": engine.computed_tokens,
+            "prompt_tokens": sum(request.prompt_tokens for request in engine.done),
             "requests": len(engine.done),
             "steps": self._steps,
             "slowest_step_s": round(self._slowest_step_s, 2),
@@ -160,6 +172,14 @@ class ChaosEngine:
         prefixes = [_tokens(source, config.prefix_tokens) for _ in range(config.prefixes)]
         while True:
             yield prefixes[int(config.prefixes * source.random() ** 2)] + _tokens(source, 6)
+
+
+def _listen_as_the_host() -> None:
+    from mindie_llm.connector.request_listener.request_listener import RequestListener  # noqa: PLC0415 - the engine's
+
+    listener = RequestListener.get_instance(None)
+    threading.Thread(target=listener.start, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: listener.stop())
 
 
 def _tokens(source: random.Random, count: int) -> list[int]:

@@ -142,7 +142,7 @@ def configuration(cell: Combination) -> RunConfig:
 
 
 def _speculation(mode: str, draw: random.Random) -> Speculation | None:
-    if mode == "mtp":
+    if mode == "mtp" or (mode in TWO_NODES and draw.random() < 0.5):
         return mtp(draw.choice((1, 2, 3)), accept_rate=draw.choice((0.3, 0.6, 0.9)))
     if mode == "la":
         return la(draw.choice((3, 4)), 2, draw.choice((2, 4)), accept_rate=draw.choice((0.6, 0.9)))

@@ -103,11 +103,6 @@ PARTS: dict[str, Part] = {
 NOT_PLAYED = {
     frozenset({"recompute", "async_scheduling"}): "asynchronous scheduling starts only what can end",
     frozenset({"pd_prefill", "async_scheduling"}): "asynchronous scheduling is the decode node's",
-    frozenset({"n", "dp_servers"}): "groups are played with one answer per request",
-    frozenset({"beam", "dp_servers"}): "groups are played with one answer per request",
-    frozenset({"pd_decode", "splitfuse"}): "chunks are the prefill node's",
-    frozenset({"n", "splitfuse"}): "SplitFuse is played with one answer per request",
-    frozenset({"beam", "splitfuse"}): "SplitFuse is played with one answer per request",
 }
 """Two modes that the simulated host plays, but not at once, where no configuration says so."""
 

@@ -129,6 +129,11 @@ class EngineProcess:
         self._process.kill()
         self._process.wait(START_TIMEOUT_S)
 
+    def terminate(self) -> int:
+        """SIGTERM, as the daemon stops a worker; its exit status."""
+        self._process.terminate()
+        return self._process.wait(START_TIMEOUT_S)
+
     def end(self) -> None:
         """Whatever state it is in."""
         with contextlib.suppress(ProcessLookupError):
@@ -201,12 +206,15 @@ class Stage:
     def __post_init__(self) -> None:
         self._engines: list[EngineProcess] = []
 
-    def engine(self, *, address: str = "", with_pool: bool = True, **config: Any) -> EngineProcess:
+    def engine(
+        self, *, address: str = "", with_pool: bool = True, segment_bytes: int = SEGMENT_BYTES, **config: Any
+    ) -> EngineProcess:
         """Start an engine; do not wait for it."""
         pool_file = ""
         if with_pool:
             path = self.folder / f"pool-{len(self._engines)}.json"
-            write_pool_file(path, address or self.master.address, SEGMENT_BYTES)
+            # a simulated model computes in next to no time: by itself the plugin would load nothing
+            write_pool_file(path, address or self.master.address, segment_bytes, load="always")
             pool_file = str(path)
         self._engines.append(EngineProcess(ChaosConfig(pool_file=pool_file, **config), self.folder / "engines.log"))
         return self._engines[-1]

@@ -25,7 +25,7 @@ PTH_NAME = "mindie_kvpool_plugin.pth"
 PTH_LINE = (
     "import sys; exec('try:\\n"
     " from mindie_kvpool_plugin.host.activate import arm\\n arm()\\n"
-    "except ImportError:\\n pass')\n"
+    "except (ImportError, OSError):\\n pass')\n"
 )
 
 
@@ -81,7 +81,7 @@ NATIVE = Extension(
     "mindie_kvpool_plugin._native",
     sources=["mindie_kvpool_plugin/_native.c"],
     define_macros=[("Py_LIMITED_API", "0x030A0000")],  # CPython 3.10
-    extra_compile_args=["-O3"],
+    extra_compile_args=["-O3", "-g0"],  # no debug data: it would name the folder it was built in
     py_limited_api=True,
     optional=True,
 )

@@ -15,7 +15,7 @@ from mindie_kvpool_plugin.check import repair
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
 from mindie_kvpool_plugin.core.spill import Spill
-from mindie_kvpool_plugin.host import modes, step_view, weights
+from mindie_kvpool_plugin.host import block_writes, modes, step_view, weights
 from mindie_kvpool_plugin.host.device_memory import CacheLayout
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.host.plugin import KvPoolPlugin
@@ -90,6 +90,12 @@ MUTATIONS = {
     "arrivals are not told": Mutation(
         KvPoolPlugin, "blocks_arrived", _nothing, f"{TWO_NODES}::test_an_answer_is_found_by_the_prefill_node"
     ),
+    "pulled blocks are read in the order of the table": Mutation(
+        block_writes,
+        "counts_by_source",
+        lambda block_ids, sources: [len(block_ids)],
+        "tests/walks/test_two_nodes_dealt_out.py::test_blocks_that_only_the_decode_node_could_store_are_right[sp2-sync]",
+    ),
     "a pull does not wait for the batch in flight": Mutation(
         InFlight,
         "wait",
@@ -119,6 +125,12 @@ MUTATIONS = {
     ),
     "a repair is not told": Mutation(
         KvPoolPlugin, "device_closing", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"
+    ),
+    "a pull outlives a repair": Mutation(
+        DeviceGate,
+        "stayed_open",
+        lambda self, mark: True,
+        "tests/walks/test_pull_and_repair.py::test_what_a_repair_took_is_not_stored[pull pause reset arrive start]",
     ),
     "a device is never opened again": Mutation(
         PoolWorker, "open_device", _nothing, f"{WRITES}::test_pool_hits_come_back_after_a_repair[sync]"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mindie_kvpool_plugin.cli.host_messages import KNOWN
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "mindie_kvpool_plugin"
 DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
@@ -49,6 +51,22 @@ def test_readme_counts_the_tests_that_need_node(name):
     assert int(count) == len(re.findall(r"^def test_", tests, re.MULTILINE)) > 5
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_readme_counts_the_tests_that_need_an_npu(name):
+    """The same."""
+    tests = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests/npu").glob("test_*.py"))
+    (count,) = re.findall(r"`npu`[^0-9`]{1,4}(\d+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert int(count) == len(re.findall(r"^def test_", tests, re.MULTILINE)) > 5
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_readme_counts_the_tests_that_need_prometheus(name):
+    """Likewise."""
+    tests = (ROOT / "tests/test_monitoring.py").read_text(encoding="utf-8")
+    (count,) = re.findall(r"`prometheus`[^0-9`]{1,4}(\d+)", (ROOT / name).read_text(encoding="utf-8"))
+    assert int(count) == tests.count("@pytest.mark.prometheus") > 1
+
+
 def test_modules_of_the_layer_table_exist():
     """Each word of the table's last column is a file or folder of that layer."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
@@ -62,3 +80,10 @@ def test_modules_of_the_layer_table_exist():
             if not any(list(base.glob(f"{name}.py")) or list(base.glob(name)) for base in (*folders, PACKAGE)):
                 missing.append(f"{layers}: {module}")
     assert missing == []
+
+
+@pytest.mark.parametrize("name", ["docs/troubleshooting.md", "docs/troubleshooting.zh.md"])
+def test_troubleshooting_has_every_message_that_explain_knows(name):
+    """Who searches the page for a message finds it."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert [each.words for each in KNOWN if each.words.strip() not in text] == []

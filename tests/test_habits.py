@@ -49,7 +49,7 @@ def test_the_oldest_python_is_one_everywhere():
             ("pyproject.toml", r'requires-python = ">=(3\.\d+)"'),
             ("pyproject.toml", r'target-version = "(py3\d+)"'),
             ("pyproject.toml", r'python_version = "(3\.\d+)"'),
-            ("Makefile", r"for python in python(3\.\d+) "),
+            ("Makefile", r"PYTHONS \?= (3\.\d+) "),
             ("CONTRIBUTING.md", r"Python (3\.\d+) is the oldest supported"),
         )
     }

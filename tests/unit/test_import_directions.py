@@ -8,25 +8,64 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "mindie_kvpool_plugin"
 NAME = PACKAGE.name
 
-NOUNS = {"errors", "blocks", "support"}
+NOUNS = {"errors", "blocks", "support", "kv_shape", "memory_room"}
 MAY_IMPORT = {
     "errors": set(),
     "blocks": set(),
     "support": set(),
+    "kv_shape": {"errors"},
+    "memory_room": set(),
     "native": set(),
     "observability": {"observability"},
     "options": {"options", "observability", *NOUNS},
     "pools": {"pools", "options", "native", "observability", *NOUNS},
+    "services": {"services", "pools", "options", "observability", *NOUNS},
     "core": {"core", "native", "observability", "pools.base", *NOUNS},
     "assemble": {"core", "pools", "options", "observability", *NOUNS},
     "host": {"host", "assemble", "core", "options", "native", "observability", "pools.base", *NOUNS},
     "simulator": {"simulator", "host", "assemble", "core", "pools", "options", "observability", *NOUNS},
     "check": {"check", "options", *NOUNS},
+    # the doctor tries out what the check only reads, with the backends' own code, and asks what the host would do
+    "doctor": {"doctor", "planning", "check", "host", "services", "pools", "options", "observability", *NOUNS},
+    # an acceptance knows the prompts it sends, and so the keys of their blocks
+    "doctor.acceptance": {
+        "doctor",
+        "core.block_keys",
+        "planning",
+        "check",
+        "host",
+        "pools",
+        "options",
+        "observability",
+        *NOUNS,
+    },
     # status tells what host would do; demo drives the simulator
     "cli.status": {"host", "check", "cli"},
+    "cli.doctor": {"doctor", "check", "cli"},
+    "cli.acceptance": {"doctor", "check", "cli", "errors"},
+    "cli.examined": {"doctor", "check", "cli"},
+    # plan asks the simulator's block manager, the check's reading of config.json, the plugin what is worth storing, and
+    # nothing that needs torch
+    "planning": {
+        "planning",
+        "core.admission",
+        "simulator.block_manager",
+        "simulator.trace",
+        "services.master_flags",
+        "check",
+        "options",
+        *NOUNS,
+    },
+    "cli.plan": {"planning", "simulator.trace", "check", "cli", "options", "errors", "memory_room"},
+    "cli.plan_report": {"planning", "check", "cli", "options"},
     "cli.demo": {"simulator", "errors", "check", "cli", "observability"},
+    "cli.demo_profile": {"simulator", "check"},
+    "cli.stats": {"cli", "check", "observability", "services.stopping"},
+    # what they run
+    "cli.master": {"services", "pools.mooncake", "check", "cli", "options", "errors"},
+    "cli.store": {"services", "pools.mooncake", "assemble", "check", "cli", "options", "errors", "memory_room"},
     "__main__": {"cli"},
-    "cli": {"cli", "check", "options", "errors", "support"},
+    "cli": {"cli", "check", "options", "observability", "errors", "support"},
 }
 ONLY_IN = {
     "torch": ("host", "simulator"),

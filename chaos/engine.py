@@ -8,6 +8,7 @@ ends the host's workers: channels are closed, and the thread that waits at one e
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from mindie_kvpool_plugin.errors import KvPoolError
@@ -29,6 +30,7 @@ from mindie_kvpool_plugin.simulator.requests import Limits, Request
 from mindie_kvpool_plugin.simulator.run import DRAIN_TIMEOUT_S, PLUGIN, POOL_PLUGINS
 
 WINDOW_S = 0.2
+SIGNAL_POLL_S = 0.5
 LONGEST_SERVE_S = 120.0
 CONCURRENCY = 4
 COUNTED = (
@@ -96,7 +98,7 @@ class ChaosEngine:
         threading.Thread(target=self._read, daemon=True).start()
         _listen_as_the_host()
         _say(event="ready", pid=os.getpid())
-        while (command := self._commands.get()) is not None:
+        while (command := self._next()) is not None:
             if command["do"] == "close":
                 break
             requests, seconds = command.get("requests", sys.maxsize), command.get("seconds", LONGEST_SERVE_S)
@@ -105,6 +107,12 @@ class ChaosEngine:
             _say(event="done", **self._facts())
         self._engine.close()
         _say(event="closed")
+
+    def _next(self) -> dict[str, Any] | None:
+        while True:
+            # a signal that comes just before a wait begins is seen when it ends
+            with contextlib.suppress(Empty):
+                return self._commands.get(timeout=SIGNAL_POLL_S)
 
     def _read(self) -> None:
         for line in sys.stdin:

@@ -12,12 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 MARK = "kvpool-step "
 """Begins a child's own lines on standard output, where libraries write too."""
+
+ENDING_S = 2.0  # an object of 16 MiB is written in a tenth of it, and removed
 
 # the path of this interpreter as it is: what the child imports is what this process would
 _START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} import main; main()"
@@ -67,9 +70,19 @@ def run_child(module: str, question: Mapping[str, Any], limit_s: float, env: Map
 
 
 def end_all() -> None:
-    """Kill every child that runs now; whoever waits for one hears of its death.  Any thread."""
-    for process in list(_running):
-        process.kill()
+    """End every child that runs now; whoever waits for one hears of its death.  Any thread.
+
+    Each is interrupted, so that it ends after the call that it is in: an object whose writer dies while it writes
+    cannot be removed.  What has not ended ``ENDING_S`` later is killed.
+    """
+    asked, killed_at = list(_running), time.monotonic() + ENDING_S
+    for process in asked:
+        process.send_signal(signal.SIGINT)
+    for process in asked:
+        try:
+            process.wait(max(0.0, killed_at - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def listen() -> dict[str, Any]:

@@ -1,16 +1,28 @@
-"""Children that end badly."""
+"""Children that end badly, or when they are told to."""
 
 import ctypes
 import signal
+import threading
+from pathlib import Path
 
 from mindie_kvpool_plugin.doctor.child import listen, tell
 
 
 def main():
     question = listen()
+    if question["how"] == "deaf":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     tell("begun")
+    if "begun" in question:
+        Path(question["begun"]).touch()
     if question["how"] == "crash":
         ctypes.string_at(0)
     if question["how"] == "raise":
         raise ValueError("as it was asked to")
+    if question["how"] == "busy":
+        try:
+            while True:
+                threading.Event().wait(0.1)
+        finally:
+            tell("ended")
     signal.pause()

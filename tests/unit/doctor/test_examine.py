@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from mindie_kvpool_plugin.doctor.child import run_child
 from mindie_kvpool_plugin.doctor.examine import Probe, examine
 from mindie_kvpool_plugin.doctor.lines import good, trouble
 from mindie_kvpool_plugin.doctor.table import PROBES
+from tests.conftest import wait_until
 from tests.unit.doctor.conftest import case_of, is_answered
 
 BAD_CHILDREN = "tests.unit.doctor.bad_children"
@@ -96,6 +98,22 @@ def test_a_child_that_ends_badly_is_told(how, ending):
     limit_s = 3 if how == "hang" else 30
     told = run_child(BAD_CHILDREN, {"how": how}, limit_s, dict(os.environ))
     assert (told.steps, told.ending) == ([{"step": "begun"}], ending)
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "ending"), [("busy", ["begun", "ended"], "SIGINT"), ("deaf", ["begun"], "SIGKILL")]
+)
+def test_a_child_that_is_to_end_comes_to_its_last_step(tmp_path, monkeypatch, how, steps, ending):
+    """It is interrupted, not killed, so that it leaves nothing half done; a child that does not listen is killed."""
+    monkeypatch.setattr(child, "ENDING_S", 20.0 if how == "busy" else 0.1)
+    begun = tmp_path / "begun"
+    with ThreadPoolExecutor(1) as threads:
+        question = {"how": how, "begun": str(begun)}
+        running = threads.submit(run_child, BAD_CHILDREN, question, 60, dict(os.environ))
+        wait_until(begun.exists, 30, "the child has begun")
+        child.end_all()
+        told = running.result()
+    assert ([step["step"] for step in told.steps], told.ending) == (steps, ending)
 
 
 def test_a_child_ends_by_itself_when_its_parent_is_gone():

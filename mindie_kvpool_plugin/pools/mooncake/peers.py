@@ -102,20 +102,18 @@ class Peers:
         with self._lock:
             return any(known.verdict == "silent" for known in self._known.values())
 
-    def is_dead(self, peer: str) -> bool:
-        """Whether it is known to be gone for good: nobody listens there, and it was a process of this machine.
+    def dead(self, peers: Iterable[str]) -> set[str]:
+        """Those that are gone for good: processes of this machine where nobody listens, asked now.
 
         Of another machine that is not known: what refuses us may let others in.
         """
         with self._lock:
-            known = self._known.get(peer)
-        if known is None or known.verdict != "gone":
-            return False
-        try:
-            address = _address_of(peer)[4][0]  # looked up when it was asked: no name is resolved here
-        except (OSError, ConfigError):
-            return False
-        return is_here(address)
+            gone = {peer for peer in peers if peer in self._known and self._known[peer].verdict == "gone"}
+        here = {peer for peer in gone if _is_of_this_machine(peer)}
+        found: dict[str, Verdict] = {}
+        with contextlib.suppress(OSError, RuntimeError):
+            found = ask(here, ANSWER_TIMEOUT_S)
+        return {peer for peer, verdict in found.items() if verdict == "gone"}
 
     def _note(self, peer: str, verdict: Verdict) -> None:
         now = time.monotonic()
@@ -179,6 +177,14 @@ def _begin(peer: str) -> socket.socket | None:
 @functools.lru_cache(maxsize=4096)
 def _address_of(peer: str) -> Any:
     return look_up(*split_hostname(peer, "peer"))[0]
+
+
+def _is_of_this_machine(peer: str) -> bool:
+    try:
+        address = _address_of(peer)[4][0]  # looked up when it was asked: no name is resolved here
+    except (OSError, ConfigError):
+        return False
+    return is_here(address)
 
 
 def _hang_up(connection: socket.socket) -> bool:

@@ -8,7 +8,7 @@ moves anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
@@ -17,6 +17,7 @@ from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 
 LOOK_S = 1.0  # how often puts look where they went
 LOOK_AT = 16  # of a put's blocks
+FRESH_S, TRIES = 0.02, 3
 
 
 class Whereabouts(NamedTuple):
@@ -89,21 +90,32 @@ class Places:
             found = {} if connection is None else connection.store.batch_get_replica_desc(names)
             return [endpoint(found.get(name, ())) for name in names]
 
-    def forget(self, names: list[str]) -> None:
+    def forget(self, names: list[str], peers: Iterable[str]) -> None:
         """Take objects out of the pool whose memory was that of a process of this machine, and is gone.
 
         Until the master misses that process they exist, so that nobody can store them anew: each of them would be
         promised and recomputed again and again.  What has another copy stays.
+
+        A removal that breaks leases frees memory that somebody may be reading, if the object was stored anew meanwhile.
+        So that nobody listens there, and that it still lies there, is asked right before, and an answer that is older
+        than ``FRESH_S`` is not acted on: storing takes its writer as long, and the master first has to forget the old.
+
+        Args:
+            names: of objects that were found there.
+            peers: ``host:port`` of those places, known not to answer.
         """
         with self._client.lent() as connection:
             if connection is None or self._peers is None:
                 return
-            found = connection.store.batch_get_replica_desc(names)
-            only = {name: endpoint(found[name]) for name in names if len(found.get(name, ())) == 1}
-            gone = {place for place in set(only.values()) if place is not None and self._peers.is_dead(place)}
-            dead = [name for name, place in only.items() if place in gone]
-            if dead:
-                connection.store.batch_remove(dead, True)  # also those on which a lookup took a lease
+            for _ in range(TRIES):
+                asked_s = time.monotonic()
+                gone = self._peers.dead(peers)
+                dead = _only_at(gone, connection.store.batch_get_replica_desc(names)) if gone else []
+                if not dead:
+                    return
+                if time.monotonic() - asked_s < FRESH_S:
+                    connection.store.batch_remove(dead, True)  # also those on which a lookup took a lease
+                    return
 
     def _home(self) -> frozenset[str]:
         with self._client.lent() as connection:
@@ -116,3 +128,8 @@ def endpoint(replicas: Sequence[Any]) -> str | None:
         if replica.is_memory_replica():
             return str(replica.get_memory_descriptor().buffer_descriptor.transport_endpoint)
     return None
+
+
+def _only_at(places: set[str], replicas: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Names of objects with one copy, which is in memory at one of these places."""
+    return [name for name, each in replicas.items() if len(each) == 1 and endpoint(each) in places]

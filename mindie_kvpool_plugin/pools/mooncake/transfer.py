@@ -206,7 +206,7 @@ class Get(Transfer):
         for row, peer in zip(rows, places.peers, strict=True):
             (home if peer in places.home else lost if peer in places.lost else away).append(row)
         if lost:
-            self._link.places.forget([self._keys[row] for row in lost])
+            self._link.places.forget([self._keys[row] for row in lost], places.lost)
         pieces = [self._piece(part, is_home=True) for part in self._cut(home, HOME_GET_BYTES)]
         if away:
             peer_of = dict(zip(rows, places.peers, strict=True))

@@ -180,6 +180,36 @@ def test_what_a_killed_process_held_is_promised_once_and_can_be_stored_again(lea
     assert (back.bytes == memory.bytes).all()
 
 
+@pytest.mark.parametrize("when", ["asked", "answered"])
+def test_what_was_stored_anew_meanwhile_stays(run_child, own_master, open_mooncake, monkeypatch, when):
+    """The master forgets the dead process just then, and another one stores the same key: it is not taken from it."""
+    child = run_child("leaver", own_master.address, str(SEGMENT_BYTES), str(NUM_KEYS), "7")
+    said, admin = child.hear(), Admin(HOST, own_master.metrics_port)
+    other, third = open_mooncake(own_master, SEGMENT_BYTES), open_mooncake(own_master, SEGMENT_BYTES)
+    memory, real, stored = Memory(NUM_KEYS).fill(9), peers.Peers.dead, []
+
+    def store_anew():
+        wait_until(lambda: said["name"] not in names(admin), SOON_S, "the master forgets the segment")
+        stored.append(third.put(said["keys"], memory.buffers))
+
+    def dead(self, asked):
+        if when == "asked" and not stored:
+            store_anew()
+        found = real(self, asked)
+        if when == "answered" and not stored:
+            store_anew()
+        return found
+
+    monkeypatch.setattr(peers.Peers, "dead", dead)
+    child.signal(signal.SIGKILL)
+    child.wait()
+    other.get(said["keys"], Memory(NUM_KEYS).buffers)
+    assert stored == [[True] * NUM_KEYS]
+    back = Memory(NUM_KEYS)
+    assert third.get(said["keys"], back.buffers) == [True] * NUM_KEYS
+    assert (back.bytes == memory.bytes).all()
+
+
 def test_what_lies_with_another_machine_is_left_alone(leaver, patient_master, open_mooncake, monkeypatch):
     """It refuses us and may let others in: its blocks are theirs to keep."""
     child, said = leaver

@@ -197,4 +197,4 @@ def test_a_run_that_is_interrupted_while_it_waits_ends_at_once_and_leaves_nothin
             pass
         wait_until(lambda: state_of(running)[0] == 1, 30, "its block is there")
         assert command.end(signal.SIGINT) == (130, "interrupted; what this run had put into the pool was removed\n")
-        wait_until(lambda: state_of(running)[0] == 0, 15, "nothing in the pool")
+        wait_until(lambda: state_of(running)[0] == 0, 60, "nothing in the pool")

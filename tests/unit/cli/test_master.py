@@ -104,7 +104,7 @@ def test_no_master_is_left_when_the_command_is_killed(tmp_path, start):
     command.line()
     master = child_of(command.process.pid)
     command.end(signal.SIGKILL)
-    wait_until(lambda: is_gone(master), 15, "the master's end")
+    wait_until(lambda: is_gone(master), 60, "the master's end")
 
 
 @pytest.mark.parametrize("taken", ["rpc", "admin"])

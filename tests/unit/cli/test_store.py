@@ -206,7 +206,7 @@ def test_disk_of_a_store_is_there_again_after_a_restart(tmp_path, start, ssd_mas
     assert count_readable(pool, keys(count), memory) >= kept
     # a master that forgot the dead store late would take the keys away again now
     still = time.monotonic() + 5
-    wait_until(lambda: time.monotonic() > still or sum(pool.exists(keys(count))) < kept, 10, "time passes")
+    wait_until(lambda: time.monotonic() > still or sum(pool.exists(keys(count))) < kept, 60, "time passes")
     assert sum(pool.exists(keys(count))) >= kept
 
 

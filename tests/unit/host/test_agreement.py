@@ -84,11 +84,11 @@ def test_a_rebuilt_group_meets_anew():
 
 def test_a_rank_that_gives_up_waits_for_nobody_and_the_others_hear_it():
     """The other comes when the first would have given it up; both go on agreeing."""
-    ranks = meet(2, "test give up", timeout_s=0.5)
+    ranks = meet(2, "test give up", timeout_s=2.0)
     began = time.monotonic()
     assert ranks[0].give_up(2).tolist() == [0, 0]
-    assert time.monotonic() - began < 0.5
-    time.sleep(2.0)  # how late it is, not what is waited for
+    assert time.monotonic() - began < 2.0
+    time.sleep(3.0)  # how late it is, not what is waited for
     assert ranks[1].minimum(np.array([5, 3], dtype=np.int64)).tolist() == [0, 0]
     assert minimum(ranks, [[4], [6]]) == [[4], [4]]
     assert not any(rank.broken for rank in ranks)

@@ -51,7 +51,7 @@ def me(run_folder):
 
     def show(role):
         parts.append(observe(Identity(role), Counters()))
-        wait_until(lambda: list(run_folder.glob(f"{os.getpid()}*.sock")), 10, "our socket")
+        wait_until(lambda: list(run_folder.glob(f"{os.getpid()}*.sock")), 60, "our socket")
 
     yield show
     for part in parts:
@@ -225,7 +225,7 @@ def test_lookups_of_a_daemon_alone_end_in_one_line_of_the_log(impatient, said, t
         lookup.batch_exist([f"{number + 1}_0_1_model"])
     assert part.watch is not None
     lookup.batch_exist(["1000_0_1_model"])
-    wait_until(lambda: part.watch is None, 10, "the end of the watch")
+    wait_until(lambda: part.watch is None, 60, "the end of the watch")
     lookup.close()
     assert [line for line in said if "lookups found no block" in line] != []
     assert len([line for line in said if "lookups found no block" in line]) == 1

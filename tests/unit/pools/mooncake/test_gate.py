@@ -53,10 +53,10 @@ def test_gate_serves_in_order_so_that_a_large_call_is_not_starved():
     with gate.passing(5, 1):
         large = threading.Thread(target=call, args=("large", 10))
         large.start()
-        wait_until(lambda: len(gate._turns) == 1, 5, "the large call waits")
+        wait_until(lambda: len(gate._turns) == 1, 60, "the large call waits")
         small = threading.Thread(target=call, args=("small", 5))
         small.start()
-        wait_until(lambda: len(gate._turns) == 2, 5, "the small call waits behind it")
+        wait_until(lambda: len(gate._turns) == 2, 60, "the small call waits behind it")
     large.join()
     small.join()
     assert order == ["large", "small"]
@@ -78,9 +78,9 @@ def test_gate_lets_the_next_go_when_the_first_in_line_gives_up():
     with gate.passing(5, 1):
         first = threading.Thread(target=hasty)
         first.start()
-        wait_until(lambda: len(gate._turns) == 1, 5, "the hasty call waits")
+        wait_until(lambda: len(gate._turns) == 1, 60, "the hasty call waits")
         second = threading.Thread(target=patient)
         second.start()
-        assert passed.wait(5)
+        assert passed.wait(60)
         first.join()
     second.join()

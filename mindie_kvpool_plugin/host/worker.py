@@ -1,41 +1,39 @@
-"""Turns the host's objects into one rank's worker: memory, keys, agreement, walks.
+"""One rank's worker: what serves the host's calls once its deployment is read, its pool open and its ranks met.
 
-Runs once per worker, on the step thread, after warm-up.  What cannot work ends here with one clear
+Built once per worker, on the step thread, after warm-up.  What cannot work ends here with one clear
 error: the host then does not start, which beats a service that silently does not pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.blocks import FreedSequence
 from mindie_kvpool_plugin.core.block_directory import Mask
-from mindie_kvpool_plugin.core.block_keys import BlockKeys, fingerprint
-from mindie_kvpool_plugin.core.load_gate import NUM_FIGURES, LoadGate
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.host import compat, leaving, model_facts, modes, weights
+from mindie_kvpool_plugin.host import leaving, modes
 from mindie_kvpool_plugin.host.adapters import Adapters
-from mindie_kvpool_plugin.host.agreement import Agreement, Alone, Carrying, Lengths, is_daemons_child
+from mindie_kvpool_plugin.host.agreement import Agreement, Alone
 from mindie_kvpool_plugin.host.block_share import BlockShare
+from mindie_kvpool_plugin.host.deployment import Deployment, read_deployment
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory, StagedMemory, record_event
 from mindie_kvpool_plugin.host.in_flight import InFlight
-from mindie_kvpool_plugin.host.model_facts import Shard
+from mindie_kvpool_plugin.host.meeting import meet
 from mindie_kvpool_plugin.host.partners import worker_watch
 from mindie_kvpool_plugin.host.sequence_table import SequenceTable
-from mindie_kvpool_plugin.host.told_lengths import LATE_RANK_TIMEOUT_S, ToldLengths
+from mindie_kvpool_plugin.host.told_lengths import ToldLengths
 from mindie_kvpool_plugin.host.why import Why
 from mindie_kvpool_plugin.observability.counters import Counters
-from mindie_kvpool_plugin.observability.identity import Identity
 from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.observability.observer import observe
 from mindie_kvpool_plugin.observability.part import Part
 from mindie_kvpool_plugin.observability.prefill_clock import PrefillClock
-from mindie_kvpool_plugin.options.pool_file import PoolFile, no_meeting_place, read_pool_file
-from mindie_kvpool_plugin.options.records import KvPoolOptions
+from mindie_kvpool_plugin.pools.base import PoolBackend
 
 
 @dataclass(eq=False)
@@ -131,123 +129,113 @@ def build_worker(
         DeviceError: the memory for staging cannot be had, or copies from and to the device do not work.
         HostCompatError: the deployment cannot be pooled, or the ranks did not meet.
     """
-    mapping = generator_backend.model_wrapper.mapping
-    active = modes.active_modes(generator_backend, infer_context, plugin_config)
-    modes.refuse_unsupported(active)
-    pool_file = replace(
-        read_pool_file(generator_backend.kv_pool_config_path), device_id=int(generator_backend.npu_device_id)
-    )
-    options = pool_file.options or KvPoolOptions()
-    block_size = int(plugin_config.get("max_block_size", generator_backend.block_size))
-    layout = CacheLayout(generator_backend.cache_pool.npu_cache, int(kvcache_settings.num_npu_blocks))
-    shard = _shard(generator_backend, kvcache_settings, infer_context, options)
+    deployment = read_deployment(generator_backend, kvcache_settings, infer_context, plugin_config)
     counters = Counters()
-    pool = assemble.open_worker_pool(generator_backend.kv_pool_backend, pool_file, counters)
+    pool = assemble.open_worker_pool(deployment.backend, deployment.pool_file, counters)
     try:
-        direct = assemble.reaches_device(generator_backend.kv_pool_backend, pool_file)
-        memory = _memory(layout, generator_backend, direct, options)
-        if options.verify_payload and isinstance(memory, DirectMemory) and layout.device.type != "cpu":
-            raise ConfigError(
-                f"{pool_file.path}: kv_pool.verify_payload is true, but blocks travel straight between device memory "
-                'and pool, where the processor cannot read them; remove the option or set "staging": "on"'
-            )
-        agreement = _agreement(mapping, active, pool_file)
-        prefill_clock = PrefillClock(counters, pool.clock)
-        load_gate = assemble.build_load_gate(
-            options, block_size, prefill_clock, counters, pool.clock, is_chunked="splitfuse" in active
-        )
-        exchange = _carrying(agreement, load_gate)
-        told = _told_lengths(exchange, mapping, active, block_size)
-        share = _block_share(infer_context.spcp_parallel_info)
-        adapters = Adapters(generator_backend.model_wrapper)
-        sequences = SequenceTable(infer_context, block_size, settles_late=modes.settles_late(active), share=share)
-        in_flight = InFlight()
-
-        def device_idle() -> bool:
-            return in_flight.wait(options.in_flight_timeout_s)
-
-        def agree(lengths: Lengths) -> Lengths:
-            return exchange.give_up(len(lengths)) if in_flight.is_broken() else exchange.minimum(lengths)
-
-        keys = _keys(generator_backend, layout, shard, options, block_size)
-        notes = assemble.build_notes(options, keys, shard.replica)
-        walks = assemble.build_walks(
-            pool,
-            options,
-            memory,
-            memory.regions,
-            keys,
-            shard.replica,
-            running=partial(_look, sequences, adapters),
-            device_idle=device_idle,
-            agree=told.minimum if told is not None else agree,
-            async_write=bool(generator_backend.kv_pool_async_write),
-            counters=counters,
-            why=notes,
-            load_gate=load_gate,
-        )
-        why = None
-        if notes is not None:
-            judge = assemble.build_judge(notes, keys, shard.replica, pool, adapters.known)
-            why = Why(notes, judge, options.why_requests, lambda: agreement.broken)
+        worker = _around(pool, counters, deployment, infer_context, generator_backend.model_wrapper)
     except BaseException:
         pool.close()
         raise
-    observed = _observed(_identity(generator_backend, pool_file, block_size), counters, options)
-    blocks = {"device_blocks": layout.num_blocks, "fingerprint": keys.service.fingerprint, "shard": shard.name}
-    observed.tells["blocks"] = lambda _: blocks
-    if why is not None:
-        observed.tells["why"] = why.told
-    worker = PoolWorker(
-        walks=walks,
-        sequences=sequences,
-        adapters=adapters,
-        share=share,
-        in_flight=in_flight,
-        device_idle=device_idle,
-        agreement=agreement,
-        told=told,
-        layout=layout,
-        block_size=block_size,
-        dp_rank=int(mapping.attn_dp.rank),
-        is_async=bool(infer_context.context_params.async_infer),
-        why=why,
-        prefill_clock=prefill_clock,
-        times_decodes=options.load == "auto" and not options.reload_budget_ms,
-        observed=observed,
-    )
     leaving.opened(worker)
     logger.info(
         "rank %d pools %d blocks of %d bytes in %d segments through %s as shard %s, %s",
-        generator_backend.rank,
-        layout.num_blocks,
-        memory.block_bytes,
-        len(layout.segments),
-        generator_backend.kv_pool_backend,
-        shard.name,
-        "written by the spill thread" if generator_backend.kv_pool_async_write else "written before the step returns",
+        deployment.rank,
+        deployment.layout.num_blocks,
+        deployment.layout.sizes.sum(),
+        len(deployment.layout.segments),
+        deployment.backend,
+        deployment.shard.name,
+        "written by the spill thread" if deployment.async_write else "written before the step returns",
     )
     return worker
 
 
-def _observed(identity: Identity, counters: Counters, options: KvPoolOptions) -> Part:
-    """On other nodes than rank 0's the scheduler may be another machine's, so that only rank 0 looks for it."""
-    watch = worker_watch(counters).look if identity.rank == 0 else None
-    return observe(identity, counters, assemble.settings_of(options), watch)
-
-
-def _identity(backend: Any, pool_file: PoolFile, block_size: int) -> Identity:
-    return Identity(
-        "worker",
-        rank=int(backend.rank),
-        dp_rank=int(backend.model_wrapper.mapping.attn_dp.rank),
-        device=int(backend.npu_device_id),
-        model=str(backend.model_name),
-        backend=str(backend.kv_pool_backend),
-        namespace=(pool_file.options or KvPoolOptions()).namespace,
-        pool_file=str(pool_file.path),
-        block_size=block_size,
+def _around(
+    pool: PoolBackend, counters: Counters, deployment: Deployment, infer_context: Any, model_wrapper: Any
+) -> PoolWorker:
+    """One rank's worker around its opened pool."""
+    options, block_size, replica = deployment.options, deployment.block_size, deployment.shard.replica
+    memory = _memory(deployment)
+    prefill_clock = PrefillClock(counters, pool.clock)
+    load_gate = assemble.build_load_gate(
+        options, block_size, prefill_clock, counters, pool.clock, is_chunked="splitfuse" in deployment.active
     )
+    meeting = meet(deployment, load_gate)
+    adapters = Adapters(model_wrapper)
+    settles_late = modes.settles_late(deployment.active)
+    sequences = SequenceTable(infer_context, block_size, settles_late=settles_late, share=deployment.share)
+    in_flight = InFlight()
+    device_idle = partial(in_flight.wait, options.in_flight_timeout_s)
+    keys = deployment.keys()
+    notes = assemble.build_notes(options, keys, replica)
+    walks = assemble.build_walks(
+        pool,
+        options,
+        memory,
+        memory.regions,
+        keys,
+        replica,
+        running=partial(_look, sequences, adapters),
+        device_idle=device_idle,
+        agree=partial(meeting.agree, has_device_failed=in_flight.is_broken),
+        async_write=deployment.async_write,
+        counters=counters,
+        why=notes,
+        load_gate=load_gate,
+    )
+    why = None
+    if notes is not None:
+        judge = assemble.build_judge(notes, keys, replica, pool, adapters.known)
+        why = Why(notes, judge, options.why_requests, lambda: meeting.agreement.broken)
+    return PoolWorker(
+        walks=walks,
+        sequences=sequences,
+        adapters=adapters,
+        share=deployment.share,
+        in_flight=in_flight,
+        device_idle=device_idle,
+        agreement=meeting.agreement,
+        told=meeting.told,
+        layout=deployment.layout,
+        block_size=block_size,
+        dp_rank=deployment.dp_rank,
+        is_async=deployment.is_async,
+        why=why,
+        prefill_clock=prefill_clock,
+        times_decodes=options.load == "auto" and not options.reload_budget_ms,
+        observed=_observed(deployment, counters, keys, why),
+    )
+
+
+def _memory(deployment: Deployment) -> DirectMemory | StagedMemory:
+    """The device's blocks, as the pool reaches them."""
+    layout, options = deployment.layout, deployment.options
+    on_device = layout.device.type != "cpu"  # host memory is reached by everything
+    is_reached = not on_device or assemble.reaches_device(deployment.backend, deployment.pool_file)
+    if options.staging == "on" or (options.staging == "auto" and not is_reached):
+        return StagedMemory(layout, deployment.device_id, options.staging_bytes)
+    if options.verify_payload and on_device:
+        raise ConfigError(
+            f"{deployment.pool_file.path}: kv_pool.verify_payload is true, but blocks travel straight between device "
+            'memory and pool, where the processor cannot read them; remove the option or set "staging": "on"'
+        )
+    return DirectMemory(layout, deployment.device_id)
+
+
+def _observed(deployment: Deployment, counters: Counters, keys: BlockKeys, why: Why | None) -> Part:
+    """On other nodes than rank 0's the scheduler may be another machine's, so that only rank 0 looks for it."""
+    watch = worker_watch(counters).look if deployment.rank == 0 else None
+    part = observe(deployment.identity(), counters, assemble.settings_of(deployment.options), watch)
+    blocks = {
+        "device_blocks": deployment.layout.num_blocks,
+        "fingerprint": keys.service.fingerprint,
+        "shard": deployment.shard.name,
+    }
+    part.tells["blocks"] = lambda _: blocks
+    if why is not None:
+        part.tells["why"] = why.told
+    return part
 
 
 def _look(sequences: SequenceTable, adapters: Adapters, sequence_id: int) -> tuple[FreedSequence, Mask] | None:
@@ -255,92 +243,3 @@ def _look(sequences: SequenceTable, adapters: Adapters, sequence_id: int) -> tup
     if found is None or found[0].adapter is None or adapters.is_current(found[0].adapter):
         return found
     return None  # its adapter was loaded anew meanwhile: what it computed is a mixture
-
-
-def _block_share(parallel: Any) -> BlockShare:
-    return BlockShare(int(parallel.scp_rank), int(parallel.scp_size))
-
-
-def _shard(backend: Any, kvcache_settings: Any, infer_context: Any, options: KvPoolOptions) -> Shard:
-    group = backend.model_wrapper.mapping.attn_tp
-    return model_facts.find_shard(
-        model_facts.read_model_config(weights.directory_of(backend.model_wrapper)),
-        tp_rank=int(group.rank),
-        tp_size=int(group.group_size),
-        heads_per_rank=int(kvcache_settings.num_heads),
-        share=options.shards == "auto",
-        is_dealt_out=bool(infer_context.spcp_parallel_info.sp_size > 1),
-    )
-
-
-def _keys(backend: Any, layout: CacheLayout, shard: Shard, options: KvPoolOptions, block_size: int) -> BlockKeys:
-    facts = model_facts.fingerprint_facts(
-        backend.model_name,
-        weights.name_of(weights.directory_of(backend.model_wrapper)),
-        str(getattr(backend.backend_type, "value", backend.backend_type)),
-        compat.host_version(),
-        block_size,
-        layout.describe(),
-        device_format=str(getattr(backend.cache_pool, "acl_format", 2)),
-        shard_count=shard.count,
-    )
-    if options.verify_payload:
-        facts["payload"] = "xxh3_128"  # blocks with a checksum are other objects
-    return BlockKeys(options.namespace, backend.model_name, fingerprint(facts), shard.name, block_size)
-
-
-def _memory(layout: CacheLayout, backend: Any, direct: bool, options: KvPoolOptions) -> DirectMemory | StagedMemory:
-    device_id = int(backend.npu_device_id)
-    on_device = layout.device.type != "cpu"  # host memory is reached by everything
-    stage = options.staging == "on" or (options.staging == "auto" and on_device and not direct)
-    return StagedMemory(layout, device_id, options.staging_bytes) if stage else DirectMemory(layout, device_id)
-
-
-def _agreement(mapping: Any, active: Collection[str], pool_file: PoolFile) -> Agreement | Alone:
-    options = pool_file.options or KvPoolOptions()
-    rank, size, name = _who_agrees(mapping, active)
-    if size == 1:
-        return Alone()
-    if not _are_told(active):
-        return Agreement(rank, size, options.agreement, name, options.agreement_timeout_s)
-    if options.agreement == "auto" and is_daemons_child():
-        raise ConfigError(f"{pool_file.path}: {no_meeting_place(options.agreement).told}")
-    timeout_s = max(LATE_RANK_TIMEOUT_S, options.agreement_timeout_s)
-    return Agreement(rank, size, options.agreement, name, timeout_s, if_broken="this step and the service end")
-
-
-def _carrying(agreement: Agreement | Alone, load_gate: LoadGate | None) -> Carrying:
-    """The agreement, by which load gates hear of each other; where one rank has none, the others' figures count."""
-    if load_gate is None:
-        return Carrying(agreement, NUM_FIGURES)
-    return Carrying(agreement, NUM_FIGURES, load_gate.tells, load_gate.hears)
-
-
-def _told_lengths(exchange: Carrying, mapping: Any, active: Collection[str], block_size: int) -> ToldLengths | None:
-    if not _are_told(active) or _who_agrees(mapping, active)[1] == 1:
-        return None
-    return ToldLengths(exchange, int(mapping.attn_dp.rank), int(mapping.attn_dp.group_size), block_size)
-
-
-def _are_told(active: Collection[str]) -> bool:
-    """Whether ranks that run batches of their own are told what the others compute."""
-    return {"dp_servers", "pd_prefill"} <= set(active)
-
-
-def _who_agrees(mapping: Any, active: Collection[str]) -> tuple[int, int, str]:
-    """This rank's place among the ranks that need each other's lengths, and a name for them.
-
-    One scheduler sends one batch to all data-parallel ranks, and each derives the others' lengths from it; on a
-    prefill node with a scheduler per data-parallel rank they are told.  Elsewhere with such schedulers only the
-    tensor-parallel ranks share a batch.  Decode nodes have no pool hits.
-    """
-    tp, dp = mapping.attn_tp, mapping.attn_dp
-    if "pd_decode" in active:
-        return 0, 1, "alone"
-    if "dp_servers" in active and not _are_told(active):
-        return int(tp.rank), int(tp.group_size), f"dp {dp.rank}, {tp.group_size} ranks"
-    cp = mapping.attn_cp
-    per_dp = int(tp.group_size) * int(cp.group_size)
-    rank = int(dp.rank) * per_dp + int(cp.rank) * int(tp.group_size) + int(tp.rank)
-    size = per_dp * int(dp.group_size)
-    return rank, size, f"all {size} ranks"

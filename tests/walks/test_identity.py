@@ -9,7 +9,7 @@ import pytest
 
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.errors import HostCompatError
-from mindie_kvpool_plugin.host import worker as host_worker
+from mindie_kvpool_plugin.host import model_facts
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator import engine as engine_module
@@ -175,9 +175,9 @@ def test_another_device_format_shares_nothing(tmp_path, monkeypatch):
     """NZ and ND lay the same numbers out differently."""
 
     def change():
-        facts = host_worker.model_facts.fingerprint_facts
+        facts = model_facts.fingerprint_facts
         monkeypatch.setattr(
-            host_worker.model_facts,
+            model_facts,
             "fingerprint_facts",
             lambda *args, device_format, **more: facts(*args, device_format="29", **more),
         )

@@ -364,6 +364,21 @@ def test_a_walk_is_told_as_it_is_gone(engine, title):
     assert out_of_order(spans, EVENTS[title](engine)) == []
 
 
+def test_a_worker_is_built_as_it_is_told():
+    """The end of the start-up, on the thread that the host's worker has for it; what comes before is the hooks'."""
+    spans = told(told_walks()["Start-up"])
+    spans = spans[spans.index("worker.build_worker") :]
+    assert len(spans) > 5
+    trace = Trace(within="build_worker")
+    with opened_pool(RunConfig(EngineConfig(), chat())) as pooled:
+        threading.setprofile(trace)
+        try:
+            Engine(pooled).close()
+        finally:
+            threading.setprofile(None)
+    assert out_of_order(spans, trace.calls) == []
+
+
 @pytest.mark.parametrize("event", WRITERS)
 def test_a_write_outside_a_batch_is_told_as_it_is_made(engine, event):
     """One walk for three events: each passes what is told for it and for all."""

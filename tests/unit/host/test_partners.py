@@ -5,10 +5,14 @@ import logging
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.spill import Replica
 from mindie_kvpool_plugin.host import partners, worker
+from mindie_kvpool_plugin.host.model_facts import Shard
 from mindie_kvpool_plugin.host.scheduler_lookup import build_lookup
 from mindie_kvpool_plugin.observability import observer, telling
 from mindie_kvpool_plugin.observability.counters import Counters
@@ -234,6 +238,13 @@ def test_lookups_of_a_daemon_alone_end_in_one_line_of_the_log(impatient, said, t
 @pytest.mark.parametrize(("rank", "watches"), [(0, True), (1, False)])
 def test_rank_0_alone_looks_for_a_scheduler(rank, watches):
     """On other nodes it may be another machine's."""
-    part = worker._observed(Identity("worker", rank=rank), Counters(), KvPoolOptions())
+    deployment = SimpleNamespace(
+        rank=rank,
+        identity=lambda: Identity("worker", rank=rank),
+        options=KvPoolOptions(),
+        layout=SimpleNamespace(num_blocks=2),
+        shard=Shard(0, 1, Replica()),
+    )
+    part = worker._observed(deployment, Counters(), BlockKeys("default", "model", "f" * 32, "0of1", 128), None)
     assert (part.watch is not None) == watches
     part.forget()

@@ -24,12 +24,15 @@ class Fence:
     def __init__(self, num_blocks: int) -> None:
         self.changed = threading.Condition()
         self._readers = np.zeros(num_blocks, dtype=np.int32)
-        self._num_closed = 0
+        self._num_closed = self._num_closed_ever = 0
+        self._places = np.zeros(num_blocks, dtype=np.int64)  # of each block's last read among all there ever were
 
     def close(self, block_ids: BlockIds) -> None:
         """A spill will read these blocks (distinct ids)."""
         with self.changed:
             self._readers[block_ids] += 1
+            self._places[block_ids] = self._num_closed_ever + np.arange(1, len(block_ids) + 1)
+            self._num_closed_ever += len(block_ids)
             self._num_closed += len(block_ids)
 
     def open(self, block_ids: BlockIds) -> None:
@@ -42,6 +45,17 @@ class Fence:
     def is_open(self, block_ids: BlockIds) -> bool:
         """Whether no spill reads any of the blocks.  Step thread only: nobody else closes a fence."""
         return self._num_closed == 0 or not self._readers[block_ids].any()
+
+    def ahead(self, block_ids: BlockIds) -> int:
+        """Reads until the last one of these blocks, itself included, if all come in the order they were closed in.
+
+        Step thread only; 0: nothing reads them.
+        """
+        with self.changed:
+            waiting = block_ids[self._readers[block_ids] > 0]
+            if not len(waiting):
+                return 0
+            return max(1, int(self._places[waiting].max()) - (self._num_closed_ever - self._num_closed))
 
     def wait(self, block_ids: BlockIds, timeout_s: float | None) -> bool:
         """Wait until no spill reads any of the blocks; False when the time ran out."""

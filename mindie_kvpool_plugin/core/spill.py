@@ -31,6 +31,7 @@ from mindie_kvpool_plugin.core.block_directory import NOBODY, Claim, Mask
 from mindie_kvpool_plugin.core.fence import Fence
 from mindie_kvpool_plugin.core.patience import Patience
 from mindie_kvpool_plugin.core.pool_calls import answers
+from mindie_kvpool_plugin.core.put_pace import PutPace
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.right_of_way import PieceSize
 from mindie_kvpool_plugin.core.spill_queue import SpillJob, SpillQueue
@@ -99,6 +100,7 @@ class Spill:
         self._fence = Fence(rank.memory.num_blocks)
         self._settled: deque[_Settled] = deque()
         self._piece = PieceSize()
+        self.pace = PutPace()
         self._log = RateLimited()
         self._queue = (
             SpillQueue(self._store, rank.memory.bind_thread, queue_capacity_blocks, queue_capacity_bytes, rank.counters)
@@ -143,7 +145,7 @@ class Spill:
         """Wait until no spill reads the blocks, for a while; then all that have not begun are withdrawn.
 
         The oldest are the ones that steps overwrite next.  With them gone the pool takes what was freed last, which
-        nobody waits for yet.
+        nobody waits for yet.  Where the pool takes too long for what is needed, that happens at once.
         """
         if self._fence.is_open(block_ids):
             return
@@ -151,6 +153,8 @@ class Spill:
         with self._fence.changed:
             self._rank.counters.fence_waits += 1
         allowed_s = self._patience.left_s()
+        if self.pace.until_s(self._fence.ahead(block_ids)) > allowed_s:
+            allowed_s = 0.0
         if not self._fence.wait(block_ids, allowed_s) and self._queue is not None:
             withdrawn = self._withdraw(self._queue, self._everything())
             self._log.warning(
@@ -275,6 +279,7 @@ class Spill:
         admitted = self._admitted(job, chain)
         self._rank.counters.unadmitted_blocks += int((valid & ~stored & ~admitted)[job.rows].sum())
         offered = job.rows[(valid & ~stored & admitted)[job.rows]]
+        self.pace.job(len(job.rows), len(offered))
         job.finish(np.setdiff1d(job.rows, offered, assume_unique=True))
         if len(offered):
             hexes = block_keys.hex_digests(digests)
@@ -315,7 +320,7 @@ class Spill:
     def _put(self, job: SpillJob, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
-        began = time.monotonic()
+        began, began_s = time.monotonic(), self._rank.clock()
         names = [hexes[row] for row in rows.tolist()]
         groups = self._rank.keys.groups(names)
         with self._rank.gate.passing() as may_read:
@@ -329,6 +334,8 @@ class Spill:
                     done = np.flatnonzero(stored).tolist()
                     self._announce([hashes[rows[i]] for i in done], buffers.take(stored), [groups[i] for i in done])
         self._piece.learn(len(rows) * self._rank.memory.block_bytes, time.monotonic() - began)
+        if stored.any():
+            self.pace.put(len(rows), self._rank.clock() - began_s)
         return stored
 
     def _announce(self, hashes: Sequence[int], stored: Buffers, groups: Sequence[str]) -> None:

@@ -54,7 +54,7 @@ class KvPoolOptions:
             that is more; with SplitFuse 25 steps.
         fence_timeout_s: longest wait of a step for a spill that still reads a block the step overwrites, before that
             spill and all others that have not begun are withdrawn. All steps together wait for no more than a 128th of
-            the time.
+            the time, and none where the pool is too slow for that to be enough.
         in_flight_timeout_s: longest wait of a reload for the batch before it to leave the device.
         lookup_first_blocks: blocks asked for in the first lookup call; the rest follow in a second.
         on_pool_unavailable: refuse: a pool that cannot be opened ends the start; run_without: the service starts

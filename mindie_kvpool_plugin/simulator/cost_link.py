@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import BlockIds
 from mindie_kvpool_plugin.core.fence import Fence
+from mindie_kvpool_plugin.core.put_pace import PutPace
 from mindie_kvpool_plugin.core.spill_queue import SpillQueue
 from mindie_kvpool_plugin.simulator.cost import CALL_S
 from mindie_kvpool_plugin.simulator.cost_clock import RankTime
@@ -86,6 +87,28 @@ class Link:
     _puts: deque[Put] = field(default_factory=deque)
     _new: list[Put] = field(default_factory=list)
     _lock: Any = field(default_factory=threading.Lock)
+    _seen_block_s: float = 0.0
+
+    @property
+    def seen_block_s(self) -> float:
+        """What a block took that is through; 0: none is."""
+        with self._lock:
+            self._settle()
+            return self._seen_block_s
+
+    def ahead(self, block_ids: BlockIds) -> int:
+        """Blocks not through yet, up to the last of these."""
+        count = ahead = 0
+        with self._lock:
+            self._settle()
+            now = self.time.now()
+            for put in self._puts:
+                waiting = (put.ids >= 0) & (put.ends_s[: len(put.ids)] > now)
+                needed = np.flatnonzero(waiting & np.isin(put.ids, block_ids))
+                if len(needed):
+                    ahead = count + int(waiting[: needed[-1] + 1].sum())
+                count += int(waiting.sum())
+        return ahead
 
     @property
     def waiting_blocks(self) -> int:
@@ -136,7 +159,12 @@ class Link:
     def _settle(self) -> None:
         now = self.time.now()
         while self._puts and self._puts[0].through_s <= now:
-            self._puts.popleft()
+            self._see(self._puts.popleft())
+        if self._puts and len(self._puts[0].ends_s) and self._puts[0].ends_s[0] <= now:
+            self._see(self._puts[0])
+
+    def _see(self, put: Put) -> None:
+        self._seen_block_s = put.each_s or self._seen_block_s
 
 
 class CostedFence(Fence):
@@ -161,6 +189,10 @@ class CostedFence(Fence):
         """Whether no spill reads any of the blocks."""
         return super().is_open(block_ids) and self._left_s(block_ids) <= 0
 
+    def ahead(self, block_ids: BlockIds) -> int:
+        """Of the modelled reads; the real ones are done before the next step."""
+        return self._link.ahead(block_ids)
+
     def wait(self, block_ids: BlockIds, timeout_s: float | None) -> bool:
         """Wait until no spill reads any of the blocks; False when the time ran out."""
         with self.changed:
@@ -174,6 +206,27 @@ class CostedFence(Fence):
 
     def _left_s(self, block_ids: BlockIds) -> float:
         return self._link.through_s(block_ids) - self._link.time.now()
+
+
+class CostedPace(PutPace):
+    """What a plugin would have learned by now: of blocks that are through in simulated time.
+
+    Args:
+        link: the rank's.
+    """
+
+    def __init__(self, link: Link) -> None:
+        super().__init__()
+        self._link = link
+
+    def block_s(self) -> float:
+        """Seconds that one more block takes of those this rank stores; 0: not known."""
+        costs, size = self._link.time.costs, self._link.block_tokens
+        return self._link.seen_block_s * costs.get_s(1, size) / costs.put_s(1, size)
+
+    def until_s(self, num_blocks: int) -> float:
+        """Seconds until so many blocks that wait are through; 0: none does, or it is not known."""
+        return self._link.seen_block_s * num_blocks
 
 
 class CostedQueue(SpillQueue):

@@ -24,6 +24,7 @@ import numpy as np
 from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.core import spill
 from mindie_kvpool_plugin.core.fence import Fence
+from mindie_kvpool_plugin.core.put_pace import PutPace
 from mindie_kvpool_plugin.core.spill_queue import SpillQueue
 from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
@@ -32,7 +33,7 @@ from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper, R
 from mindie_kvpool_plugin.pools.mooncake.limits import FORGOTTEN_S
 from mindie_kvpool_plugin.simulator.cost import CALL_S, LOOKUP_S
 from mindie_kvpool_plugin.simulator.cost_clock import SimulatedTime
-from mindie_kvpool_plugin.simulator.cost_link import CostedFence, CostedQueue, Link, Put, is_step_thread
+from mindie_kvpool_plugin.simulator.cost_link import CostedFence, CostedPace, CostedQueue, Link, Put, is_step_thread
 from mindie_kvpool_plugin.simulator.faults import is_alias, rank_of
 
 COSTED = "costed"
@@ -223,12 +224,13 @@ def costed(
     # built on the inference thread, whose name tells the rank
     vars(spill).update(
         Fence=lambda count: CostedFence(count, record.own_link()),
+        PutPace=lambda: CostedPace(record.own_link()),
         SpillQueue=lambda *queue: CostedQueue(record.own_link(), record.withdrawn, *queue),
     )
     try:
         yield record
     finally:
-        vars(spill).update(Fence=Fence, SpillQueue=SpillQueue)
+        vars(spill).update(Fence=Fence, PutPace=PutPace, SpillQueue=SpillQueue)
         del _costed[path]
         registry.BACKENDS.pop(COSTED, None)
 

@@ -1,5 +1,6 @@
 """Small real parts for the core's tests: a cache in numpy arrays, a pool that can fail on demand."""
 
+import time
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -119,6 +120,7 @@ class Rank:
         counters=None,
         admission=None,
         why=None,
+        clock=time.monotonic,
     ):
         self.pool = ScriptedPool() if pool is None else pool
         self.memory = memory or ArrayMemory()
@@ -128,7 +130,9 @@ class Rank:
         self.running = {}
         self.is_idle = True
         idle = device_idle or (lambda: self.is_idle)
-        parts = core_rank.Rank(self.pool, self.memory, self.keys, self.directory, self.counters, idle, why=why)
+        parts = core_rank.Rank(
+            self.pool, self.memory, self.keys, self.directory, self.counters, idle, why=why, clock=clock
+        )
         self.gate = parts.gate
         self.spill = Spill(
             parts,

@@ -1,15 +1,19 @@
 """What a sequence leaves behind reaches the pool whole, or not at all."""
 
 import threading
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.core import spill as spill_module
 from mindie_kvpool_plugin.core import spill_queue
+from mindie_kvpool_plugin.core.fence import Fence
+from mindie_kvpool_plugin.core.put_pace import LEAST_PUTS
 from mindie_kvpool_plugin.core.spill import Replica
 
 from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, guarded, prompt
+from .test_load_gate import Clock
 
 JOIN_S = 10.0
 
@@ -161,6 +165,78 @@ def test_spills_that_have_not_begun_are_withdrawn_when_a_step_cannot_wait():
     assert rank.counters.withdrawn_blocks == 1
     assert len(pool.data_keys()) == 1
     rank.spill.close()
+
+
+class SlowPool(ScriptedPool):
+    """Its puts take seconds of a clock, and hang from some number of blocks on."""
+
+    def __init__(self, clock, block_s, hangs_after):
+        super().__init__()
+        self._clock, self._block_s, self._left = clock, block_s, hangs_after
+        self.hangs, self.go_on = threading.Event(), threading.Event()
+
+    def put(self, keys, buffers, groups=None):
+        if keys[0].count("/") == 3:
+            if self._left <= 0:
+                self.hangs.set()
+                assert self.go_on.wait(JOIN_S)
+            self._left -= len(keys)
+            self._clock.now += self._block_s * len(keys)
+        return super().put(keys, buffers, groups)
+
+
+def behind_a_queue(block_s, fence_timeout_s):
+    """A rank whose spill thread reads the fourth of eleven blocks, one put each, after three that took so long."""
+    clock = Clock()
+    pool = SlowPool(clock, block_s, hangs_after=LEAST_PUTS)
+    memory = ArrayMemory(max_blocks_per_call=1)
+    rank = Rank(pool=pool, memory=memory, queue=100, fence_timeout_s=fence_timeout_s, clock=clock)
+    tokens, blocks = prompt(100, 11), list(range(1, 12))
+    rank.compute(7, tokens, blocks)
+    rank.free(7, tokens, blocks)
+    assert pool.hangs.wait(JOIN_S)
+    return rank
+
+
+def test_a_step_does_not_wait_for_what_cannot_be_through_in_time():
+    """Eight blocks at a second each, and a step may wait two: it goes on at once, and the rest is given up."""
+    rank = behind_a_queue(block_s=1.0, fence_timeout_s=2.0)
+    wait = Mock(wraps=rank.spill._fence.wait)
+    rank.spill._fence.wait = wait
+    rank.spill.before_write(9, np.array([11]))
+    assert [call.args[1] for call in wait.call_args_list] == [0.0, None]
+    assert rank.counters.withdrawn_blocks == 7
+    assert rank.counters.fence_seconds.total == 0
+    rank.pool.go_on.set()
+    assert rank.spill.drain(JOIN_S)
+    assert len(rank.pool.data_keys()) == 4
+    rank.spill.close()
+
+
+@pytest.mark.parametrize(("block_s", "block"), [(0.2, 11), (1.0, 5), (0.0, 11)])
+def test_a_step_waits_for_what_will_be_through(block_s, block):
+    """Eight blocks at a fifth of a second, or two at a second; or nobody knows."""
+    rank = behind_a_queue(block_s=block_s, fence_timeout_s=2.0)
+    wait = Mock(side_effect=lambda block_ids, timeout_s: rank.pool.go_on.set() or rank.spill.drain(JOIN_S))
+    rank.spill._fence.wait = wait
+    rank.spill.before_write(9, np.array([block]))
+    assert [call.args[1] for call in wait.call_args_list] == [2.0]
+    assert rank.counters.withdrawn_blocks == 0
+    rank.spill.close()
+
+
+def test_blocks_ahead_are_those_up_to_the_last_one_needed():
+    """Closed in this order: 3, 1, 2, and 3 again; opened from the first on, or all given up."""
+    fence = Fence(8)
+    fence.close(np.array([3, 1]))
+    fence.close(np.array([2, 3]))
+    assert [fence.ahead(np.array([block])) for block in (3, 1, 2, 0)] == [4, 2, 3, 0]
+    fence.open(np.array([3]))
+    assert [fence.ahead(np.array([block])) for block in (3, 1, 2)] == [3, 1, 2]
+    assert fence.ahead(np.array([0, 1, 2])) == 2
+    fence.open(np.array([1, 2, 3]))
+    fence.close(np.array([5]))
+    assert [fence.ahead(np.array([block])) for block in (5, 3)] == [1, 0]
 
 
 def test_a_full_queue_drops_the_tail_of_the_chain_and_counts_it():

@@ -87,6 +87,8 @@ def build_walks(
         fence_timeout_s=options.fence_timeout_s,
         admission=SecondUse() if options.admission == "second_use" else None,
     )
+    if load_gate is not None:
+        load_gate.put_block_s = spill.pace.block_s
     prefill = Prefill(rank, spill, Reload(rank, agree, load_gate))
     return RankWalks(prefill, spill, rank.directory, rank.gate, pool, counters)
 

@@ -10,6 +10,8 @@ Every rank decides alike: what it measured travels with the lengths that the ran
 ``hears``), the slowest rank's figures count for all, and so does the state below.  Nothing is judged by fewer than
 ``LEAST_LOADS`` loads, and before there are figures everything is loaded.  Once loading does not pay it is left alone,
 until it takes less than ``COMES_BACK`` of computing; to find that out, one prompt is tried as a probe now and then.
+Three loads may cost much where a pool is very slow: there a first load ``DOUBT`` times as slow as computing is the last
+one, or before any the puts of late are.  Then a single probe that pays turns loading on: a first load may have stalled.
 
 A step is not held up without bound (``_limit_s``): fences and loads of a step together take the budget at most, an
 operator's or so many decode steps.  Where computing takes place in the same step, it would hold the step up longer yet
@@ -43,9 +45,12 @@ PER_SECOND = 1e12  # figures travel as whole picoseconds
 LOADS = 8
 LEAST_LOADS = 3
 COMES_BACK = 0.8
+DOUBT = 4.0
 PROBE_S = 10.0
 PROBE_SHARE = 0.005
 """A probe that took long is repeated the later: of the time between two, at most this much is spent on them."""
+BESIDE_SLOW_PUTS = 0.1
+"""Of that share, while puts are far from what would pay: they tell at no cost that nothing has changed."""
 FIRST_BLOCKS = 4
 FIRST_S = 0.002  # where this many seconds move more blocks, calls of fewer would cost more than they tell
 GROWTH = 4
@@ -93,6 +98,7 @@ class LoadGate:
 
     Attributes:
         left_out: why the last choice, or the load after it, left promised blocks out.
+        put_block_s: seconds that a block takes to the pool; 0: not known.
     """
 
     def __init__(
@@ -115,17 +121,19 @@ class LoadGate:
         self._figures = Figures()
         self._loads: deque[tuple[float, float]] = deque(maxlen=LOADS)  # blocks and seconds of each
         self._line = Line(0.0, 0.0)
+        self.put_block_s: Callable[[], float] = lambda: 0.0
         self._is_on = True
+        self._is_hasty = False
         self._is_probe_due = self._is_probe = False
         self._last_load_s = clock()
-        self._probe_s = PROBE_S
+        self._probe_took_s = 0.0
         counters.load_is_on = 1
 
     # -- what ranks tell each other ---------------------------------------------------------------------
 
     def tells(self) -> Lengths:
         """int64 [NUM_FIGURES] of which the smallest of all ranks count: the more a rank has to say, the smaller."""
-        is_due = self._clock() - self._last_load_s >= self._probe_s
+        is_due = self._clock() - self._last_load_s >= self._probe_every_s()
         pace = self._pace
         seconds = (
             pace.decode_s(),
@@ -133,7 +141,8 @@ class LoadGate:
             *((self._line.each_s, self._line.call_s) if self._is_judged() else (0.0, 0.0)),
         )
         figures = [-round(each * PER_SECOND) for each in seconds]
-        return np.array([*figures, -(not self._is_on), -(not is_due)], dtype=np.int64)
+        is_off = not self._is_on or self._is_doubtful()
+        return np.array([*figures, -int(is_off), -(not is_due)], dtype=np.int64)
 
     def hears(self, told: Lengths) -> None:
         """What all ranks together have told."""
@@ -143,26 +152,31 @@ class LoadGate:
         if not not_due:
             self._is_probe_due = True
             self._last_load_s = self._clock()
-        pays = not off
-        if figures.token_s and figures.block_s:
+        pays, is_first = not off, not self._figures.block_s
+        worth_s = figures.token_s * self._block_size
+        if worth_s and figures.block_s:
             self._figures = figures
-            worth_s = figures.token_s * self._block_size
             pays = figures.block_s <= worth_s * (1.0 if pays else COMES_BACK)
+            self._is_hasty = False
             self._tell(figures)
         if pays != self._is_on:
+            self._is_hasty = is_first and not 0 < figures.block_s <= DOUBT * worth_s
             self._turn(pays)
 
     def _turn(self, is_on: bool) -> None:
         """What was measured before counts no more: it takes as many loads again to turn back."""
+        takes_ms, compute_ms = (self._figures.block_s or self._seen_block_s()) * 1e3, self._worth_s() * 1e3
+        done = "load" if self._figures.block_s or self._loads else "store"
         self._is_on = is_on
         self._loads.clear()
         self._counters.load_is_on = int(is_on)
         self._counters.load_switches += 1
-        load_ms, compute_ms = self._figures.block_s * 1e3, self._figures.token_s * self._block_size * 1e3
         logger.info(
             "pool hits are %s: %s",
             "loaded again" if is_on else "computed until loading is faster, and one prompt is tried now and then",
-            f"a block takes {load_ms:.3g} ms to load and {compute_ms:.3g} ms to compute" if load_ms else "as elsewhere",
+            f"a block takes {takes_ms:.3g} ms to {done} and {compute_ms:.3g} to compute"
+            if takes_ms
+            else "as elsewhere",
         )
 
     def _tell(self, figures: Figures) -> None:
@@ -171,7 +185,25 @@ class LoadGate:
         self._counters.compute_block_seconds = figures.token_s * self._block_size
 
     def _is_judged(self) -> bool:
-        return len(self._loads) >= LEAST_LOADS
+        return len(self._loads) >= (1 if self._is_hasty or self._is_doubtful() else LEAST_LOADS)
+
+    def _is_doubtful(self) -> bool:
+        """Whether nobody has judged yet, and what is known is far from paying."""
+        is_first = self._is_on and not self._figures.block_s
+        return is_first and self._is_far_from_paying(self._seen_block_s())
+
+    def _is_far_from_paying(self, block_s: float) -> bool:
+        worth_s = self._worth_s()
+        return worth_s > 0 and block_s > max(UNFELT_S, DOUBT * worth_s)
+
+    def _seen_block_s(self) -> float:
+        return self._line.each_s if self._loads else self.put_block_s()
+
+    def _probe_every_s(self) -> float:
+        took_s, share, put_s = self._probe_took_s, PROBE_SHARE, self.put_block_s()
+        if self._is_far_from_paying(put_s) and (not self._is_on or self._is_doubtful()):
+            took_s, share = max(took_s, put_s), PROBE_SHARE * BESIDE_SLOW_PUTS
+        return max(PROBE_S, took_s / share)
 
     # -- what a step asks --------------------------------------------------------------------------------
 
@@ -190,7 +222,7 @@ class LoadGate:
         compute_s = figures.token_s * self._block_size * count
         self._is_probe, self.left_out = False, Lost.CHEAPER
         self._left_s = max(0.0, self._limit_s(count) - held_s)
-        pays = self._is_on and (not figures.block_s or load_s <= compute_s)
+        pays = self._is_on and not self._is_doubtful() and (not figures.block_s or load_s <= compute_s)
         if pays or 0 < load_s <= UNFELT_S:
             return promised if load_s <= self._left_s else self._cut(computed, promised)
         chosen: Lengths = computed.copy()
@@ -209,7 +241,10 @@ class LoadGate:
         """Seconds for which loading so many blocks may hold a step up, fences included."""
         limit_s = self._budget_s or BUDGET_STEPS * (self._step_s or self._pace.decode_s()) or UNKNOWN_BUDGET_S
         self._counters.reload_budget_seconds = limit_s
-        return limit_s if self._is_hard else max(limit_s, self._token_s() * self._block_size * count)
+        return limit_s if self._is_hard else max(limit_s, self._worth_s() * count)
+
+    def _worth_s(self) -> float:
+        return self._token_s() * self._block_size
 
     def _token_s(self) -> float:
         return self._figures.token_s or self._pace.token_s()
@@ -229,7 +264,7 @@ class LoadGate:
             num_blocks: this rank's.
             per_block: blocks of the prompts for each of them; more than 1 where others load their share.
         """
-        worth_s = self._token_s() * self._block_size * per_block
+        worth_s = self._worth_s() * per_block
         block_s = self._figures.block_s * per_block
         first = 1 if self._is_probe or not block_s else max(FIRST_BLOCKS, int(FIRST_S / block_s))
         return Load(num_blocks, first, worth_s, self._left_s, self._clock)
@@ -252,7 +287,7 @@ class LoadGate:
             self._loads.append((count * per_block, seconds))
             self._line = fit(self._loads)
         if not self._is_on:
-            self._probe_s = max(PROBE_S, load.taken_s / PROBE_SHARE)
+            self._probe_took_s = load.taken_s
 
 
 class Whole:

@@ -61,7 +61,7 @@ class TimedPool(LocalDram):
 class Node:
     """One rank and the seconds its prompts take: what is not loaded is computed."""
 
-    def __init__(self, token_s=COMPUTE_S / BLOCK_SIZE, slower=1.0, agree=None, decode_s=0.0, **more):
+    def __init__(self, token_s=COMPUTE_S / BLOCK_SIZE, slower=1.0, agree=None, decode_s=0.0, put_block_s=0.0, **more):
         self.clock = Clock()
         self.pool = TimedPool(self.clock)
         self.pool.slower = slower
@@ -69,6 +69,8 @@ class Node:
         self.known_token_s, self.known_decode_s = token_s, decode_s
         self.counters = Counters()
         self.gate = LoadGate(BLOCK_SIZE, self, self.counters, self.clock, **more)
+        self.put_block_s = put_block_s
+        self.gate.put_block_s = lambda: self.put_block_s
         self.rank = Rank(
             pool=self.pool,
             memory=ArrayMemory(num_blocks=1024),
@@ -274,6 +276,96 @@ def alike(nodes):
     """What each rank would ask for now."""
     computed, promised = np.array([0, 3]), np.array([5, LONG])
     return {tuple(node.gate.choose(computed, promised).tolist()) for node in nodes}
+
+
+# -- what is far from paying is not tried three times ----------------------------------------------------------
+
+
+def test_a_first_load_far_from_paying_is_the_only_one_at_once():
+    """It took 25 times as long as computing; prompts that come right after it are computed, and one is tried later."""
+    node = Node(slower=200.0)
+    node.serve(idle_s=0.1)
+    node.pool.gets.clear()
+    assert [node.serve(idle_s=0.1)[0] for _ in range(6)] == [0] * 6
+    assert node.pool.gets == []
+    node.clock.now += PROBE_S
+    node.serve(), node.serve()
+    assert node.pool.gets == [1]
+    assert (node.counters.load_is_on, node.counters.load_switches) == (0, 1)
+
+
+def test_a_first_load_somewhat_slower_than_computing_is_no_reason_yet():
+    """Twice: that takes three loads."""
+    node = Node(slower=16.0)
+    for _ in range(LEAST_LOADS):
+        assert node.counters.load_is_on == 1
+        node.serve(idle_s=0.1)
+
+
+def test_a_first_load_that_stalled_costs_one_probe():
+    """A connection was made, perhaps: the first load that pays turns it on again, and no other stall turns it off."""
+    node = Node()
+    node.pool.stall_s = 10.0
+    node.serve(idle_s=1.0)
+    began = node.clock.now
+    while node.serve(idle_s=1.0)[0] == 0:
+        assert node.clock.now - began < PROBE_S + 5.0 + 10 * LONG * COMPUTE_S
+    node.serve()
+    assert node.counters.load_is_on == 1
+    node.pool.stall_s = 10.0
+    node.serve()
+    assert [node.serve()[0] for _ in range(5)] == [LONG] * 5
+    assert node.counters.load_switches == 2
+
+
+def test_puts_far_slower_than_computing_stand_for_loads_that_nobody_made():
+    """As long as they are there is hardly a probe; soon one of one block once they are not."""
+    node = Node(slower=200.0, put_block_s=200 * BLOCK_S)
+    assert [node.serve()[0] for _ in range(90)] == [0] * 90
+    assert node.pool.gets == []
+    assert (node.counters.load_is_on, node.counters.load_probes) == (0, 0)
+    node.put_block_s = BLOCK_S
+    assert [node.serve()[0] for _ in range(2)] == [0, 1]
+    assert node.pool.gets == [1]
+
+
+def test_puts_that_nobody_would_feel_are_no_reason():
+    """A model that computes in no time, as on a laptop: a millisecond is many times as long, and not much."""
+    node = Node(token_s=1e-6, put_block_s=2 * BLOCK_S)
+    assert [node.serve(4)[0] for _ in range(LEAST_LOADS)] == [4] * LEAST_LOADS
+
+
+def test_puts_that_stay_slow_leave_a_probe_now_and_then():
+    """For a two thousandth of the time at most: loads may go another way, and a single one that pays turns them on."""
+    node = Node(put_block_s=200 * BLOCK_S)
+    loaded, since_s = [0], node.clock.now
+    while not loaded[-1]:
+        loaded.append(node.serve()[0])
+    assert 2000 * node.put_block_s <= node.clock.now - since_s <= 2000 * node.put_block_s + 10
+    assert [node.serve()[0] for _ in range(4)] == [LONG] * 4
+
+
+def test_puts_somewhat_slower_than_computing_tell_nothing_of_loads():
+    """They may go another way."""
+    node = Node(put_block_s=2 * COMPUTE_S)
+    assert [node.serve()[0] for _ in range(3)] == [LONG] * 3
+
+
+def test_what_one_rank_doubts_all_leave_alone():
+    """Its word is enough, and one probe that pays on both turns both on."""
+    nodes = [Node(put_block_s=of, agree=lambda lengths: lengths) for of in (200 * BLOCK_S, 0.0)]
+
+    def step():
+        for node in nodes:
+            node.clock.now += 250.0
+        lengths = [node.serve()[0] for node in nodes]
+        agreed = np.min([node.gate.tells() for node in nodes], axis=0)
+        for node in nodes:
+            node.gate.hears(agreed)
+        return min(lengths)
+
+    assert [step() for _ in range(5)] == [0, 0, LONG, LONG, LONG]
+    assert {node.counters.load_is_on for node in nodes} == {1}
 
 
 def test_ranks_that_measure_different_speeds_choose_alike():

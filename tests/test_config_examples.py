@@ -1,6 +1,7 @@
 """Every code fires on its own example and stays silent beside it; examples are found by folder."""
 
 import json
+import re
 import shlex
 
 import pytest
@@ -23,9 +24,9 @@ ELSEWHERE = {
 }
 
 
-def report(case, folder):
-    args = write(case, folder)
-    run = CliRunner().invoke(main, ["check", str(folder / "config.json"), "--no-env", "--format", "json", *args])
+def report(case, folder, lang="en"):
+    args = ["--lang", lang, "--no-env", "--format", "json", *write(case, folder)]
+    run = CliRunner().invoke(main, ["check", str(folder / "config.json"), *args])
     assert run.exception is None or isinstance(run.exception, SystemExit), run.exception
     return run.exit_code, json.loads(run.stdout)
 
@@ -47,6 +48,15 @@ def test_check_is_silent_on_the_neighbour(folder, tmp_path):
     status, found = report(read(folder / "right.json"), tmp_path)
     assert status == 0
     assert not [f for f in found["findings"] if f["severity"] == "error" or is_code(f, folder.name)]
+
+
+@pytest.mark.parametrize("folder", CODES, ids=[folder.name for folder in CODES])
+def test_chinese_findings_hold_no_english_words(folder, tmp_path):
+    """Names and values stay as they are written; what is said about them does not."""
+    _, found = report(read(folder / "wrong.json"), tmp_path, lang="zh")
+    told = [finding[part] for finding in found["findings"] for part in ("message", "hint")]
+    told = [re.sub(r'"[^"]*"', "", text.replace(str(tmp_path), "")) for text in told]
+    assert [text for text in told if re.search(r"(?<!/)\b(the|is|of|and|or|not|expected|to|with)\b", text)] == []
 
 
 def is_code(finding, code):

@@ -32,6 +32,17 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Phrase:
+    """A placeholder's value that is said in the user's language: a key of the catalogs."""
+
+    key: str
+
+
+THE_FILE = Phrase("findings.the_file")
+"""Where a key's or a section's name would stand, if it were in one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Elsewhere:
     """Where a finding is when that is not the checked file itself (pool file, rank table)."""
 

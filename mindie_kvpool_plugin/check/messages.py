@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from mindie_kvpool_plugin.check.findings import Finding, shown
+from mindie_kvpool_plugin.check.findings import Finding, Phrase, shown
 from mindie_kvpool_plugin.support import Refusal
 
 Language = Literal["en", "zh"]
@@ -44,7 +44,7 @@ def _texts(lang: Language) -> dict[str, str]:
 def words(key: str, lang: Language, /, **params: Any) -> str:
     """A text with its placeholders filled; the key itself when there is none.
 
-    A value is a name or a number, or a refusal, whose sentence in this language is inserted whole.
+    A value is a name or a number; or a refusal or a phrase, whose words in this language are inserted whole.
     """
     return _filled(_texts(lang).get(key, key), params, lang)
 
@@ -83,6 +83,8 @@ def _filled(text: str, params: Mapping[str, Any], lang: Language) -> str:
         param = params[match[1]]
         if isinstance(param, Refusal):
             return param(lang)
+        if isinstance(param, Phrase):
+            return words(param.key, lang)
         found = str(param)[:_MAX_PARAM_CHARS]
         return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in found)
 

@@ -29,6 +29,20 @@ _URL = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>[0-
 _SHORT_UNIT = re.compile(r"(?<=[0-9])\s*([tgmk])\s*$", re.IGNORECASE)
 
 
+class AddressError(ConfigError):
+    """A service's address is none.
+
+    Args:
+        place: the file.
+        key, url: what it says.
+    """
+
+    def __init__(self, place: str, key: str, url: str) -> None:
+        expected = 'expected "tcp://host:port" as in the meta service\'s own configuration'
+        super().__init__(f'{place}: {key} is "{url}", {expected}')
+        self.key, self.url = key, url
+
+
 @dataclass(frozen=True, slots=True)
 class LocalConfig:
     """What opening a pool must know of MemCache's file; everything else in it is MemCache's.
@@ -56,10 +70,10 @@ def local_config(text: str, place: str) -> LocalConfig:
         place: the file, for messages.
 
     Raises:
-        ConfigError: an address is not of the form ``tcp://host:port``.
+        AddressError: an address is not of the form ``tcp://host:port``.
     """
     values = {**DEFAULTS, **key_value_lines(text)}
-    services = tuple((key, *_address(values[key], f"{place}: {key}")) for key in (META_URL, STORE_URL))
+    services = tuple((key, *_address(values[key], key, place)) for key in (META_URL, STORE_URL))
     return LocalConfig(services, sum(_size(values[key]) for key in SIZES))
 
 
@@ -75,10 +89,10 @@ def judge(own: Mapping[str, Any], kv_pool: Mapping[str, Any]) -> list[Problem]:
     return [Problem("payload", ("kv_pool", "verify_payload"), True, what, PAYLOAD_FIX)]
 
 
-def _address(url: str, place: str) -> tuple[str, int]:
+def _address(url: str, key: str, place: str) -> tuple[str, int]:
     match = _URL.fullmatch(url)
     if match is None or not 0 < int(match["port"]) <= 65535:
-        raise ConfigError(f'{place} is "{url}", expected "tcp://host:port" as in the meta service\'s own configuration')
+        raise AddressError(place, key, url)
     return match["host"].strip("[]"), int(match["port"])
 
 

@@ -9,8 +9,7 @@ from mindie_kvpool_plugin.check.follow import MEMCACHE_VARIABLE, OtherFile
 from mindie_kvpool_plugin.check.rules.pool_file import AT, at_key
 from mindie_kvpool_plugin.check.rules.registry import Fault, fault, rule
 from mindie_kvpool_plugin.check.rules.view import KV_POOL, B, K, View, text
-from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.options.memcache import local_config
+from mindie_kvpool_plugin.options.memcache import AddressError, local_config
 
 
 @rule(
@@ -29,8 +28,8 @@ def memcache_file_can_be_used(view: View) -> Iterator[Fault]:
         return
     try:
         local_config(found.document.text, str(found.path))
-    except ConfigError as error:
-        yield fault(*AT, variant="address", place=Elsewhere(str(found.path)), what=str(error).partition(": ")[2])
+    except AddressError as error:
+        yield fault(*AT, variant="address", place=Elsewhere(str(found.path)), key=error.key, url=error.url)
 
 
 def _unreadable(view: View, found: OtherFile, pool: OtherFile) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.findings import Finding, Outcome, Severity, pointer
+from mindie_kvpool_plugin.check.findings import THE_FILE, Finding, Outcome, Phrase, Severity, pointer
 from mindie_kvpool_plugin.options.pool_file import is_comment
 from mindie_kvpool_plugin.options.typos import closest
 
@@ -52,12 +52,12 @@ def unknown_key(
     return codes.UNKNOWN_KEY.found(at, severity=severity, outcome=outcome, value=item, params=params, variant=variant)
 
 
-def section_name(section: str) -> str:
+def section_name(section: str) -> str | Phrase:
     """What a section is called in a sentence: its key, with the number of the entry for one of a list."""
     *above, name = ["", *section.split("/")[1:]]
     if name.isdecimal() and above[-1:] != [""]:
         return f"{above[-1]}[{name}]"
-    return name or "the file"
+    return name or THE_FILE
 
 
 def dead_key(key: str, known: Mapping[str, Mapping[str, Any]], section: str, values: Mapping[str, Any]) -> Finding:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.findings import Code, Finding, Outcome, Severity, pointer
+from mindie_kvpool_plugin.check.findings import THE_FILE, Code, Finding, Outcome, Severity, pointer
 from mindie_kvpool_plugin.check.meaning import INSTEAD
 from mindie_kvpool_plugin.check.schema import profiles
 from mindie_kvpool_plugin.check.schema.names import dead_key, unknown_key
@@ -173,7 +173,7 @@ def _violation(error: Any, value: Any, outcome: Outcome) -> Finding | None:
     if keyword == "required":
         return _missing(error, path, severity, outcome)
     found = _at(value, path)
-    params = {"expected": expectation(owner), "key": str(path[-1]) if path else "the file"}
+    params = {"expected": expectation(owner), "key": str(path[-1]) if path else THE_FILE}
     kind = _KINDS.get(keyword, codes.WRONG_FORM)
     variant, more = _guess(kind, found, owner)
     return kind.found(

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import mindie_kvpool_plugin
 from mindie_kvpool_plugin import support
@@ -12,6 +13,7 @@ from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text, hint, language, message
 from mindie_kvpool_plugin.check.rules import all_codes
 from mindie_kvpool_plugin.check.sources import DOCUMENTS, address, origins, told
+from mindie_kvpool_plugin.cli.main import main
 
 PACKAGE = Path(mindie_kvpool_plugin.__file__).parent
 ROOT = Path(__file__).parents[3]
@@ -126,3 +128,25 @@ def test_message_fills_placeholders_and_escapes_control_characters():
 def test_language_follows_the_locale(wanted, env, lang):
     """LC_ALL before LC_MESSAGES before LANG."""
     assert language(wanted, env) == lang
+
+
+def test_the_file_itself_has_a_name_in_both_languages(tmp_path):
+    """What stands outside of every section."""
+    path = tmp_path / "config.json"
+    path.write_text('{"sesrver": 1}', encoding="utf-8")
+    for lang, name in (("en", "the file"), ("zh", "文件")):
+        run = CliRunner().invoke(main, ["check", str(path), "--no-env", "--lang", lang, "--format", "json"])
+        told = {finding["code"]: finding["message"] for finding in json.loads(run.stdout)["findings"]}
+        assert name in told["SC-01"]
+        assert name in told["SC-06"]
+
+
+def test_a_key_that_stands_twice_is_quoted_once(tmp_path):
+    """A value brings its own marks."""
+    path = tmp_path / "config.json"
+    path.write_text('{"ServerConfig": {}, "ServerConfig": {}}', encoding="utf-8")
+    for lang in LANGUAGES:
+        run = CliRunner().invoke(main, ["check", str(path), "--no-env", "--lang", lang, "--format", "json"])
+        (told,) = (each["message"] for each in json.loads(run.stdout)["findings"] if each["code"] == "JS-20")
+        assert '"ServerConfig"' in told
+        assert '""' not in told

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mindie_kvpool_plugin.check.findings import THE_FILE
 from mindie_kvpool_plugin.check.pipeline import check_bytes
 from mindie_kvpool_plugin.check.situation import Situation
 from tests.check_examples import MINIMAL, changed
@@ -113,5 +114,5 @@ def test_missing_keys_of_the_pool_file_are_missing_there(tmp_path):
     changes = {"K.backend": "mooncake", "K.configPath": str(path), "M.plugin_params": plugins}
     report = check_bytes(json.dumps(changed(changes)).encode(), "config.json", Situation(env={}))
     (finding,) = [f for f in report.findings if f.code == "SC-01"]
-    assert (finding.params["section"], finding.place.file) == ("the file", str(path))
+    assert (finding.params["section"], finding.place.file) == (THE_FILE, str(path))
     assert finding.params["keys"] == "local_hostname, master_server_address"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from mindie_kvpool_plugin.check.situation import default_config
 from mindie_kvpool_plugin.cli import acceptance_page
 from mindie_kvpool_plugin.cli.examined import UNREADABLE, Results, objects, read_report, say, say_title
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.written import write_whole
 from mindie_kvpool_plugin.doctor.acceptance import plots
 from mindie_kvpool_plugin.doctor.acceptance.table import ACCEPTANCE, CLEANING, SECTIONS
 from mindie_kvpool_plugin.doctor.acceptance.trial import Tls, Trial
@@ -162,9 +162,7 @@ def _summary(told: Sequence[dict[str, Any]], result: str, case: Trial, lang: Lan
 def _write(file: Path, text: str) -> None:
     """Whole, or not at all; exit 2 where it cannot be written."""
     try:
-        file.write_text(text, encoding="utf-8")
+        write_whole(file, text.encode(errors="backslashreplace"))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            file.unlink()
         click.echo(f"mindie-kvpool acceptance: {file}: {error.strerror or error}", err=True)
         sys.exit(UNREADABLE)

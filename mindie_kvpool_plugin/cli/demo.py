@@ -19,6 +19,7 @@ from rich.table import Table
 from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.cli import demo_profile
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.written import write_whole
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
 from mindie_kvpool_plugin.simulator import timed, timed_service
@@ -135,9 +136,8 @@ def command(
             section={} if metrics_port is None else {"metrics": "http", "metrics_port": metrics_port},
         )
         comparison = _run(config, len(recorded))
-        if json_file is not None:
-            json_file.write_text(comparison.as_json() + "\n", encoding="utf-8")
     _report(comparison, pool, Console(), chosen_language(lang))
+    _write(json_file, comparison.as_json())
     sys.exit(0 if comparison.is_correct else 1)
 
 
@@ -164,9 +164,8 @@ def _timed_demo(given: dict[str, Any], json_file: Path | None, lang: Language) -
         config, asked = _timed_run(given)
         with _quiet_log(logging.ERROR), _progress(len(timed.SERVICES) * given.get("requests", REQUESTS)) as advance:
             found = timed.compare(config, advance)
-        if json_file is not None:
-            json_file.write_text(timed.as_json(found) + "\n", encoding="utf-8")
     demo_profile.report(config, asked, found, Console(), lang)
+    _write(json_file, timed.as_json(found))
     sys.exit(0 if demo_profile.is_correct(found) else 1)
 
 
@@ -201,6 +200,16 @@ def _one_line_errors() -> Iterator[None]:
         _refuse(f"{error}; raise --hbm-blocks")
     except OSError as error:
         _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _write(file: Path | None, results: str) -> None:
+    """After they are shown: a run takes minutes."""
+    if file is None:
+        return
+    try:
+        write_whole(file, f"{results}\n".encode())
+    except OSError as error:
+        _refuse(f"{file}: {error.strerror or error}")
 
 
 def _refuse(message: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shutil
+import stat
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.repair import Repair, repair
 from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_OUTPUT
+from mindie_kvpool_plugin.cli.written import write_whole
 
 # a diff of a larger file is not read by anybody, and difflib is quadratic
 MAX_DIFF_LINES = 20_000
@@ -73,11 +73,11 @@ def _write(done: Repair, data: bytes, path: Path | None, output: Path | None, la
         sys.stdout.buffer.write(done.data)
         sys.stdout.buffer.flush()
     elif output is not None:
-        _replace(output, done.data, mode_of=path if path is not None else output)
+        write_whole(output, done.data, _mode_of(path if path is not None else output))
         click.echo(words("fix.written", lang, file=output), err=True)
     elif path is not None and done.data != data:
         backup = _backup(path)
-        _replace(path, done.data, mode_of=path)
+        write_whole(path, done.data)
         click.echo(words("fix.written", lang, file=path), err=True)
         click.echo(words("fix.backup", lang, file=backup), err=True)
 
@@ -95,16 +95,5 @@ def _backup(path: Path) -> Path:
     raise FileExistsError(17, "a thousand backups beside it", str(path))
 
 
-def _replace(path: Path, data: bytes, *, mode_of: Path) -> None:
-    """Write all or nothing: a new file beside the old one takes its name, with the old one's mode."""
-    target = Path(os.path.realpath(path))
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mode = mode_of.stat().st_mode & 0o777 if mode_of.exists() else 0o640
-        os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+def _mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o640

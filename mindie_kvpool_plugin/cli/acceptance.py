@@ -20,6 +20,7 @@ from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.situation import default_config
 from mindie_kvpool_plugin.cli import acceptance_page
 from mindie_kvpool_plugin.cli.examined import UNREADABLE, Results, objects, read_report, say, say_title
+from mindie_kvpool_plugin.cli.numbers import SECONDS
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.written import write_whole
 from mindie_kvpool_plugin.doctor.acceptance import plots
@@ -50,7 +51,7 @@ def _node(context: click.Context, option: click.Parameter, value: str | None) ->
 
 @click.command("acceptance", cls=SpeakingCommand)
 @click.argument("config", required=False, metavar="[CONFIG]", type=click.Path(path_type=Path))
-@click.option("--timeout", type=click.FloatRange(min=1), default=DEFAULT_TIMEOUT_S, show_default=True)
+@click.option("--timeout", type=SECONDS, default=DEFAULT_TIMEOUT_S, show_default=True)
 @click.option("--user", metavar="NAME", default="")
 @click.option("--metrics-port", type=click.IntRange(1, 65535))
 @click.option("--node", metavar="K/N", callback=_node)

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.cli import demo_profile
+from mindie_kvpool_plugin.cli.numbers import Number
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.written import write_whole
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
@@ -87,8 +88,8 @@ COUNTS = (
 )
 @click.option("--metrics-port", type=click.IntRange(1, 65535))
 @click.option("--profile", type=click.Choice(list(PROFILES)))
-@click.option("--pool-bandwidth", metavar="GB/S", type=click.FloatRange(min=1e-6, max=1e6))
-@click.option("--load", type=click.FloatRange(min=0.01, max=10))
+@click.option("--pool-bandwidth", metavar="GB/S", type=Number(min=1e-6, max=1e6))
+@click.option("--load", type=Number(min=0.01, max=10))
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path))
 @lang_option
 def command(

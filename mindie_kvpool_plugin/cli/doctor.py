@@ -15,6 +15,7 @@ import click
 from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.situation import default_config
 from mindie_kvpool_plugin.cli.examined import Results, objects, read_report, say, say_title
+from mindie_kvpool_plugin.cli.numbers import SECONDS
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.doctor.examine import examine
@@ -27,7 +28,7 @@ COLOURS = {"good": "green", "trouble": "red", "warning": "yellow"}
 
 @click.command("doctor", cls=SpeakingCommand)
 @click.argument("config", required=False, metavar="[CONFIG]", type=click.Path(path_type=Path))
-@click.option("--timeout", type=click.FloatRange(min=1), default=DEFAULT_TIMEOUT_S, show_default=True)
+@click.option("--timeout", type=SECONDS, default=DEFAULT_TIMEOUT_S, show_default=True)
 @click.option("--user", metavar="NAME", default="")
 @click.option("--metrics-port", type=click.IntRange(1, 65535))
 @click.option("--device", type=click.IntRange(min=0))

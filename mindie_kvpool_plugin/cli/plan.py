@@ -12,6 +12,7 @@ import click
 
 from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.rules.layout import Layout
+from mindie_kvpool_plugin.cli.numbers import Number
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.memory_room import memory_room
@@ -88,15 +89,15 @@ _COUNT = click.IntRange(min=1)
 @click.option("--requests", type=_COUNT)
 @click.option("--concurrency", type=_COUNT, default=1)
 @click.option("--tokenizer", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--bytes-per-token", type=click.FloatRange(min=0.1, max=100), default=DEFAULT_BYTES_PER_TOKEN)
+@click.option("--bytes-per-token", type=Number(min=0.1, max=100), default=DEFAULT_BYTES_PER_TOKEN)
 @click.option("--save-trace", metavar="FILE", type=_FILE)
 @click.option("--pool-blocks", type=_Counts())
 @click.option("--disk-blocks", type=_COUNT)
 @click.option("--eviction", type=click.Choice(EVICTIONS), default=EVICTIONS[0])
-@click.option("--watermark", type=click.FloatRange(min=0.01, max=1), default=PoolRules().watermark)
-@click.option("--eviction-ratio", type=click.FloatRange(min=0, max=1), default=PoolRules().ratio)
+@click.option("--watermark", type=Number(min=0.01, max=1), default=PoolRules().watermark)
+@click.option("--eviction-ratio", type=Number(min=0, max=1), default=PoolRules().ratio)
 @click.option("--spill-at", type=click.Choice(["end", "overwrite"]), default="end")
-@click.option("--prefill-rate", metavar="TOKENS/S", type=click.FloatRange(min=0, min_open=True))
+@click.option("--prefill-rate", metavar="TOKENS/S", type=Number(min=0, min_open=True))
 @click.option("--rank-rate", metavar="SIZE/S", type=_Size())
 @click.option("--plot", metavar="FILE", type=_FILE)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")

@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.cli.numbers import LONGEST_S, Number
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.stats_table import tables
 from mindie_kvpool_plugin.observability.questions import Reply, ask_all
@@ -26,7 +27,7 @@ ANYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - what a process may listen at, not
 
 @click.command("stats", cls=SpeakingCommand)
 @click.option("--watch", is_flag=True)
-@click.option("--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True)
+@click.option("--interval", type=Number(min=0.1, max=LONGEST_S), default=2.0, show_default=True)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--targets", is_flag=True)
 @lang_option

@@ -2,6 +2,10 @@
 
 import time
 
+import numpy as np
+import pytest
+
+from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -95,3 +99,17 @@ def run_until_corrupt(monkeypatch, config):
         if result.corruptions > 0:
             break
     return result
+
+
+@pytest.fixture
+def promises_believed(monkeypatch):
+    """Whatever arrived, the host is told that every hit did."""
+    lower_hits = step_view.lower_hits
+
+    def believe(metadata, inputs, lengths, *more):
+        if metadata.remote_computed_blocks is not None:
+            promised = np.asarray(metadata.remote_computed_blocks)
+            lengths = promised.sum(axis=1) if promised.ndim > 1 else promised  # dealt out: each rank's share
+        lower_hits(metadata, inputs, lengths, *more)
+
+    monkeypatch.setattr(step_view, "lower_hits", believe)

@@ -121,15 +121,9 @@ def test_taking_all_rows_for_own_ones_serves_wrong_blocks(monkeypatch, async_sch
 
 
 @SCHEDULING
-def test_believing_promises_serves_wrong_blocks(monkeypatch, async_scheduling):
+@pytest.mark.usefixtures("promises_believed")
+def test_believing_promises_serves_wrong_blocks(async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
-    lower_hits = step_view.lower_hits
-
-    def believe(metadata, inputs, lengths, *more):
-        promised = metadata.remote_computed_blocks
-        lower_hits(metadata, inputs, lengths if promised is None else promised, *more)
-
-    monkeypatch.setattr(step_view, "lower_hits", believe)
     config = groups("dp2", async_scheduling=async_scheduling, turns=6, hbm_blocks=48)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
     assert result.failed_get_blocks > 0

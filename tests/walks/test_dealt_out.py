@@ -11,7 +11,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.simulator.dealt_out import DealtBlockManager, DealtTable
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
@@ -130,15 +129,9 @@ def test_taking_all_blocks_for_own_ones_serves_wrong_blocks(monkeypatch, name, a
 
 @SCHEDULING
 @TWO_RANKS
-def test_believing_promises_serves_wrong_blocks(monkeypatch, name, async_scheduling):
+@pytest.mark.usefixtures("promises_believed")
+def test_believing_promises_serves_wrong_blocks(name, async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
-    lower_hits = step_view.lower_hits
-
-    def believe(metadata, inputs, lengths, *more):
-        promised = metadata.remote_computed_blocks
-        lower_hits(metadata, inputs, lengths if promised is None else promised.sum(axis=1), *more)
-
-    monkeypatch.setattr(step_view, "lower_hits", believe)
     config = dealt(name, async_scheduling=async_scheduling)
     result = run_with_pool(dataclasses.replace(config, faults=ONE_RANK_FAILS))
     assert result.failed_get_blocks > 0

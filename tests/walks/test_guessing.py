@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.host import modes, step_view
+from mindie_kvpool_plugin.host import modes
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -120,15 +119,9 @@ def test_taking_all_but_the_last_token_for_certain_serves_wrong_blocks(monkeypat
 
 
 @BOTH
-def test_believing_promises_serves_wrong_blocks(monkeypatch, name):
+@pytest.mark.usefixtures("promises_believed")
+def test_believing_promises_serves_wrong_blocks(name):
     """The same failing gets, and the host is told that everything arrived."""
-    lower_hits = step_view.lower_hits
-
-    def believe(metadata, inputs, lengths, *more):
-        promised = metadata.remote_computed_blocks
-        lower_hits(metadata, inputs, lengths if promised is None else np.asarray(promised), *more)
-
-    monkeypatch.setattr(step_view, "lower_hits", believe)
     result = run_with_pool(dataclasses.replace(guessing(name, turns=4), faults=FAILS))
     assert result.failed_get_blocks > 0
     assert result.corruptions > 0

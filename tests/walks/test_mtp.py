@@ -11,7 +11,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.device_memory import CacheLayout
 from mindie_kvpool_plugin.host.in_flight import InFlight
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
@@ -186,15 +185,9 @@ def test_reload_that_does_not_wait_for_the_batch_in_flight_is_a_corruption(monke
 
 
 @SCHEDULING
-def test_believing_promises_serves_wrong_blocks(monkeypatch, async_scheduling):
+@pytest.mark.usefixtures("promises_believed")
+def test_believing_promises_serves_wrong_blocks(async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
-    lower_hits = step_view.lower_hits
-
-    def believe(metadata, inputs, lengths, *more):
-        promised = metadata.remote_computed_blocks
-        lower_hits(metadata, inputs, lengths if promised is None else np.asarray(promised), *more)
-
-    monkeypatch.setattr(step_view, "lower_hits", believe)
     result = run_with_pool(dataclasses.replace(guessing(1, async_scheduling=async_scheduling, turns=4), faults=FAILS))
     assert result.failed_get_blocks > 0
     assert result.corruptions > 0

@@ -9,7 +9,6 @@ import dataclasses
 import pytest
 
 from mindie_kvpool_plugin.errors import HostCompatError
-from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.host.told_lengths import ToldLengths
 from mindie_kvpool_plugin.simulator import engine as engine_module
 from mindie_kvpool_plugin.simulator import servers as servers_module
@@ -208,15 +207,9 @@ def test_a_run_repeats():
     assert counts(run_with_pool(config)) == counts(run_with_pool(config))
 
 
-def test_believing_promises_serves_wrong_blocks(monkeypatch):
+@pytest.mark.usefixtures("promises_believed")
+def test_believing_promises_serves_wrong_blocks():
     """The same failing gets, and the host is told that everything arrived."""
-    lower_hits = step_view.lower_hits
-
-    def believe(metadata, inputs, lengths, *more):
-        promised = metadata.remote_computed_blocks
-        lower_hits(metadata, inputs, lengths if promised is None else promised, *more)
-
-    monkeypatch.setattr(step_view, "lower_hits", believe)
     assert wrong_with_failing_gets(turns=6).wrong_answers > 0
 
 

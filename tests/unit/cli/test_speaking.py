@@ -167,6 +167,20 @@ def test_a_full_disk_behind_standard_output_is_one_line(args):
     assert ended.returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("closed", "args"), [("<&-", ["check", "-"]), (">&-", ["schema"]), ("2>&-", ["explain", "no"])]
+)
+def test_a_standard_stream_that_is_closed_ends_in_no_traceback(closed, args):
+    """A service manager may start a command without them: nothing is read there, and what is said is lost."""
+    command = [sys.executable, "-m", "mindie_kvpool_plugin", "--lang", "en", *args]
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == {"<&-": 1, ">&-": 0, "2>&-": 2}[closed]
+    assert "the file is empty" in ended.stdout or closed != "<&-"
+
+
 @pytest.mark.parametrize(("package", "wanted"), [("rich", "'mindie-kvpool-plugin[ops]'"), ("elsewhere", "elsewhere")])
 def test_a_missing_package_is_installed_by_an_extra_that_replaces_nothing(package, wanted, monkeypatch):
     """An NPU host has a torch and a Mooncake of its own, which the extras demo and mooncake would replace."""

@@ -19,15 +19,10 @@ meanwhile: hits that end early, until it has seen them twice, too.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import Digests
-
-Policy = Literal["all", "second_use"]
-POLICIES: tuple[Policy, ...] = ("all", "second_use")
 
 CAPACITY_BLOCKS = 1 << 20
 """134 million tokens in blocks of 128; 4 MiB of memory, for good."""

@@ -301,7 +301,6 @@ class Device:
         else:
             places = self._own_places(job, begins)
             rows, positions, keys, where = (values[places >= 0] for values in (rows, positions, keys, places))
-        self._oracle.note_checked(len(where))
         wrong = self._differing(job.cells, where, keys)
         if not wrong.any():
             return

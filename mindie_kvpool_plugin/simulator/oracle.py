@@ -264,7 +264,6 @@ class Oracle:
     Attributes:
         corruptions: positions whose KV was wrong when a sequence attended to it, per rank, each counted once.
         input_errors: rows of a step whose token ids, positions or slots were wrong.
-        positions_checked: positions compared.
         counts: what speculative steps did and found (``simulator.draft_device``).
         events: the first few findings, in words.
     """
@@ -272,7 +271,6 @@ class Oracle:
     def __init__(self, capacity: int, vocab_size: int) -> None:
         self.corruptions = 0
         self.input_errors = 0
-        self.positions_checked = 0
         self.counts: Counter[str] = Counter()
         self.events: list[str] = []
         self._capacity = capacity
@@ -299,11 +297,6 @@ class Oracle:
         """Another node's sequence goes on where this one is."""
         self._truths[successor] = self._truths[sequence_id].fork()
         self._truths[successor].is_pulled = True
-
-    def note_checked(self, positions: int) -> None:
-        """Count compared positions."""
-        with self._lock:
-            self.positions_checked += positions
 
     def note(self, what: str, count: int) -> None:
         """Count something by name."""

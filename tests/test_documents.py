@@ -1,5 +1,6 @@
 """ARCHITECTURE.md and CONTRIBUTING.md name files that exist; the READMEs count what may be skipped."""
 
+import importlib
 import re
 import subprocess
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindie_kvpool_plugin.cli.host_messages import KNOWN
+from mindie_kvpool_plugin.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "mindie_kvpool_plugin"
@@ -87,3 +89,31 @@ def test_troubleshooting_has_every_message_that_explain_knows(name):
     """Who searches the page for a message finds it."""
     text = (ROOT / name).read_text(encoding="utf-8")
     assert [each.words for each in KNOWN if each.words.strip() not in text] == []
+
+
+def reading():
+    """The pages that a user reads."""
+    return sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", reading(), ids=lambda page: page.name)
+def test_options_that_a_page_names_are_options_of_their_command(page):
+    """`check --fix`, with or without mindie-kvpool before it; what stands behind -- is another program's."""
+    text = page.read_text(encoding="utf-8")
+    wrong = []
+    for told in [*code_spans(text), *re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)]:
+        name, *words = told.partition(" -- ")[0].removeprefix("mindie-kvpool ").split() or [""]
+        if name in COMMANDS:
+            command = importlib.import_module(COMMANDS[name]).command
+            known = {"--help", *(option for each in command.params for option in each.opts)}
+            wrong += [told for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+    assert wrong == []
+
+
+def test_both_readmes_have_the_same_commands_sections_and_tables():
+    """What one reader is told the other is told, too."""
+    pages = [(ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh.md")]
+    for pattern in (r"^ *\$ ([^#\n]*[^#\s])", r"^(#+) ", r"^(\|)", r"^ *```(\w*)"):
+        english, chinese = (re.findall(pattern, page.replace("--lang zh ", ""), re.MULTILINE) for page in pages)
+        assert english == chinese
+        assert len(english) > 5

@@ -20,17 +20,19 @@ class Patience:
     Args:
         longest_s: of one wait, and what may be saved up.
         clock: seconds, monotonic.
+        share: of the time, what is saved up.
     """
 
-    def __init__(self, longest_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, longest_s: float, clock: Callable[[], float], share: float = SHARE) -> None:
         self._longest_s = self._left_s = longest_s
+        self._share = share
         self._clock = clock
         self._asked_s = clock()
 
     def left_s(self) -> float:
         """Seconds that a step may wait now."""
         now = self._clock()
-        self._left_s = min(self._longest_s, self._left_s + SHARE * (now - self._asked_s))
+        self._left_s = min(self._longest_s, self._left_s + self._share * (now - self._asked_s))
         self._asked_s = now
         return self._left_s
 

@@ -17,6 +17,7 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.core.block_keys import alias_keys
 from mindie_kvpool_plugin.host.partners import scheduler_watch
 from mindie_kvpool_plugin.host.recent_answers import RecentAnswers
+from mindie_kvpool_plugin.host.slow_lookups import SlowLookups
 from mindie_kvpool_plugin.host.why_lookups import Lookups, Outcome
 from mindie_kvpool_plugin.native import native
 from mindie_kvpool_plugin.observability.counters import Counters
@@ -54,7 +55,13 @@ def build_lookup(backend: str, pool_file: PoolFile) -> SchedulerLookup:
     if why is not None:
         observed.tells["why"] = why.told
     return SchedulerLookup(
-        pool, options.namespace, options.lookup_first_blocks, counters=counters, observed=observed, why=why
+        pool,
+        options.namespace,
+        options.lookup_first_blocks,
+        counters=counters,
+        observed=observed,
+        why=why,
+        slow=SlowLookups(options.lookup_budget_s, pool.clock),
     )
 
 
@@ -69,6 +76,7 @@ class SchedulerLookup:
         counters: where questions are counted.
         observed: what others see of these lookups.
         why: where answers are noted; None: nobody asks.
+        slow: how long all of them may take; None: however long.
     """
 
     def __init__(
@@ -80,6 +88,7 @@ class SchedulerLookup:
         counters: Counters | None = None,
         observed: Part | None = None,
         why: Lookups | None = None,
+        slow: SlowLookups | None = None,
     ) -> None:
         self.counters = counters or Counters()
         self._observed = observed
@@ -87,6 +96,7 @@ class SchedulerLookup:
         self._pool = pool
         self._namespace = namespace
         self._first_blocks = self._first_part = first_blocks
+        self._slow = slow
         self._recent = RecentAnswers(pool.answer_proof_s, f"{NO_HASH}_", clock)
         self._prefixes: dict[str, str] = {}  # by model name; a service has one
         self._log = RateLimited()
@@ -94,9 +104,8 @@ class SchedulerLookup:
     def batch_exist(self, keys: Sequence[str]) -> list[bool]:
         """One bool per host key, in order."""
         began = time.perf_counter()
-        outcome: Outcome = "answered" if self._why is None or self._pool.is_available else "left_alone"
         try:
-            found = self._answer(keys)
+            found, outcome = self._answer(keys)
         except Exception:  # noqa: BLE001 - an exception here would leave the C++ caller with the GIL held
             self._log.warning("a pool lookup failed and is answered with no", exc_info=True)
             self.counters.lookup_errors += 1
@@ -135,16 +144,20 @@ class SchedulerLookup:
             except Exception:  # noqa: BLE001 - the same caller, and it has its answer already
                 self._log.warning("a pool lookup could not be noted (why_requests)", exc_info=True)
 
-    def _answer(self, keys: Sequence[str]) -> int:
-        """How many leading keys are hits."""
+    def _answer(self, keys: Sequence[str]) -> tuple[int, Outcome]:
+        """How many leading keys are hits, and how that came about."""
         self._recent.age_s = self._pool.answer_proof_s  # not known before the pool is open
+        outcome: Outcome = "answered" if self._why is None or self._pool.is_available else "left_alone"
         known, is_final = self._recent.leading(keys)
-        found = known if is_final else self._ask(keys, known)
         if is_final:
             self.counters.remembered_questions += 1
-        else:
-            self._recent.note(keys, known, found)
-        return found
+            return known, outcome
+        if self._slow is not None and not self._slow.may_ask():
+            self.counters.refused_keys += len(keys) - known
+            return known, "left_alone"
+        found = self._ask(keys, known) if self._slow is None else self._slow.watch(lambda: self._ask(keys, known))
+        self._recent.note(keys, known, found)
+        return found, outcome
 
     def _ask(self, keys: Sequence[str], found: int) -> int:
         """How many leading keys are hits, of which ``found`` are known to be."""

@@ -4,8 +4,8 @@ import pytest
 
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.host.slow_lookups import SHARE, SLOW_S, SlowLookups
-
 from tests.unit.core.test_load_gate import Clock
+
 from .test_scheduler_lookup import AskedPool, host_keys
 
 BUDGET_S = 0.5

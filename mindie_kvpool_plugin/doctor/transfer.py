@@ -15,9 +15,9 @@ from mindie_kvpool_plugin.doctor.capacity import not_answering
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.doctor.child import Told
 from mindie_kvpool_plugin.doctor.flags import lease_s
-from mindie_kvpool_plugin.doctor.layout import Layout, find_layout
 from mindie_kvpool_plugin.doctor.lines import Line, good, note, skipped, trouble, warning
 from mindie_kvpool_plugin.doctor.master import open_client
+from mindie_kvpool_plugin.doctor.rank_share import RankShare, find_share
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.options.records import MIB
 from mindie_kvpool_plugin.pools.mooncake.codes import GONE, NO_SPACE, meaning
@@ -61,11 +61,11 @@ def _needs_device(case: Case) -> bool:
 
 def _size(case: Case) -> tuple[int, Line]:
     """Bytes of the objects, and what is to be said of that."""
-    layout = find_layout(case)
-    if layout is None:
+    share = find_share(case)
+    if share is None:
         return DEFAULT_BYTES, note("transfer.assumed", mib=DEFAULT_BYTES // MIB)
-    tokens = layout.deployment.block_size
-    return layout.block_bytes, note("transfer.size", bytes=layout.block_bytes, tokens=tokens)
+    tokens = share.deployment.block_size
+    return share.block_bytes, note("transfer.size", bytes=share.block_bytes, tokens=tokens)
 
 
 def _try(case: Case, asked: dict[str, Any], own_bytes: int) -> Told:
@@ -135,17 +135,17 @@ def _left_behind(told: Told, keys: list[str], case: Case) -> Iterator[Line]:
 
 def lease(case: Case) -> Iterator[Line]:
     """A lease that ends before the longest prompt is loaded loses its last blocks."""
-    layout, lease = find_layout(case), lease_s(case)
-    if layout is None:
+    share, lease = find_share(case), lease_s(case)
+    if share is None:
         yield note("lease.no_layout")
     elif lease is None:
-        yield note("lease.unknown", seconds=f"{_loading_s(layout, case):.1f}", tokens=layout.longest_tokens)
+        yield note("lease.unknown", seconds=f"{_loading_s(share, case):.1f}", tokens=share.longest_tokens)
     else:
-        needed = _loading_s(layout, case)
+        needed = _loading_s(share, case)
         say, name = (good, "lease.long_enough") if needed < lease else (warning, "lease.short")
-        yield say(name, lease=f"{lease:g}", seconds=f"{needed:.1f}", tokens=layout.longest_tokens,
-                  mib=f"{layout.longest_bytes / MIB:.0f}", mbs=f"{case.bytes_per_s / 1e6:.0f}")  # fmt: skip
+        yield say(name, lease=f"{lease:g}", seconds=f"{needed:.1f}", tokens=share.longest_tokens,
+                  mib=f"{share.longest_bytes / MIB:.0f}", mbs=f"{case.bytes_per_s / 1e6:.0f}")  # fmt: skip
 
 
-def _loading_s(layout: Layout, case: Case) -> float:
-    return layout.longest_bytes / max(case.bytes_per_s, 1.0)
+def _loading_s(share: RankShare, case: Case) -> float:
+    return share.longest_bytes / max(case.bytes_per_s, 1.0)

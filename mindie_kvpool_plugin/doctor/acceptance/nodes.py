@@ -11,10 +11,10 @@ from mindie_kvpool_plugin.check.rules.nodes import node_count
 from mindie_kvpool_plugin.doctor.acceptance import nodes_child
 from mindie_kvpool_plugin.doctor.acceptance.trial import Trial, remove
 from mindie_kvpool_plugin.doctor.child import Told, run_child
-from mindie_kvpool_plugin.doctor.layout import find_layout
 from mindie_kvpool_plugin.doctor.lines import Line, absent, good, trouble
 from mindie_kvpool_plugin.doctor.master import answer_timeout_s
 from mindie_kvpool_plugin.doctor.npu import needs_npu
+from mindie_kvpool_plugin.doctor.rank_share import find_share
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.options.records import MIB
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
@@ -34,8 +34,8 @@ def nodes(case: Trial) -> Iterator[Line]:
     keys = set(nodes_child.names(case.run_keys, case.node, case.nodes).values())
     case.keys |= keys
     wait_s = max(5.0, case.left_s(NODES_TIMEOUT_S) - 2 * ENDING_S)
-    layout = find_layout(case)
-    size = min(layout.block_bytes, 16 * MIB) if layout is not None else MIB
+    share = find_share(case)
+    size = min(share.block_bytes, 16 * MIB) if share is not None else MIB
     told = run_child(CHILD, _question(case, size, wait_s), wait_s + ENDING_S, case.env)
     removed = told.step("removed")
     if removed is not None and not removed["left"]:

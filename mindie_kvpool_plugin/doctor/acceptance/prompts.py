@@ -19,8 +19,8 @@ from mindie_kvpool_plugin.doctor.acceptance import running
 from mindie_kvpool_plugin.doctor.acceptance.running import Counts, Running, find_running
 from mindie_kvpool_plugin.doctor.acceptance.service import Answer, Service, ServiceError, service_of
 from mindie_kvpool_plugin.doctor.acceptance.trial import CLEANING_KEY_S, CLEANING_S, Trial, remove
-from mindie_kvpool_plugin.doctor.layout import find_layout
 from mindie_kvpool_plugin.doctor.lines import Line, good, note, trouble, warning
+from mindie_kvpool_plugin.doctor.rank_share import find_share
 
 PROMPTS = ("A", "B")
 MOST_BLOCKS = 16  # of a prompt
@@ -101,10 +101,10 @@ def _plan(case: Trial, found: Running) -> Plan | None:
     if blocks < 1 or size <= ANSWER_TOKENS:
         return None
     filler = max(1, min(MOST_FILLER_BLOCKS, fit, found.device_blocks // 4))
-    layout = find_layout(case)
-    groups = layout.deployment.layout.dp if layout is not None else len({part["dp_rank"] for part in found.parts})
-    in_group = layout.deployment.group_blocks(found.device_blocks) if layout is not None else found.device_blocks
-    named = layout.deployment.model.get("vocab_size") if layout is not None else None
+    share = find_share(case)
+    groups = share.deployment.layout.dp if share is not None else len({part["dp_rank"] for part in found.parts})
+    in_group = share.deployment.group_blocks(found.device_blocks) if share is not None else found.device_blocks
+    named = share.deployment.model.get("vocab_size") if share is not None else None
     vocabulary = min(VOCABULARY, named) if isinstance(named, int) and named > PHRASE_TOKENS else VOCABULARY
     return Plan(blocks, filler, math.ceil(groups * in_group / filler) + 2, size, vocabulary)
 

@@ -10,9 +10,9 @@ from mindie_kvpool_plugin.check.rules.memory import LINK_MB
 from mindie_kvpool_plugin.doctor.acceptance.copies import CHILD, MIB, mbs
 from mindie_kvpool_plugin.doctor.acceptance.trial import Trial, per_device, remove
 from mindie_kvpool_plugin.doctor.child import Told, run_child
-from mindie_kvpool_plugin.doctor.layout import find_layout
 from mindie_kvpool_plugin.doctor.lines import Line, good, note, trouble, warning
 from mindie_kvpool_plugin.doctor.npu import needs_npu
+from mindie_kvpool_plugin.doctor.rank_share import find_share
 from mindie_kvpool_plugin.doctor.software import version_of
 from mindie_kvpool_plugin.doctor.transfer import own_memory
 from mindie_kvpool_plugin.planning.worth import assumed_rate, used_parameters
@@ -122,12 +122,12 @@ def _memory(case: Trial, device: int, free: list[int]) -> Line:
 
 def _compared(case: Trial) -> Iterator[Line]:
     """Loading against computing, of the slowest rank."""
-    layout = find_layout(case)
+    share = find_share(case)
     gets = [each["get"] for each in case.speeds.values() if "get" in each]
-    if layout is None or not gets or not used_parameters(layout.deployment.model):
+    if share is None or not gets or not used_parameters(share.deployment.model):
         return
-    rate = assumed_rate(layout.deployment.model, layout.deployment.layout.ranks) / layout.deployment.layout.dp
-    needed = layout.deployment.read_block_bytes / layout.deployment.block_size * rate
+    rate = assumed_rate(share.deployment.model, share.deployment.layout.ranks) / share.deployment.layout.dp
+    needed = share.deployment.read_block_bytes / share.deployment.block_size * rate
     # the rate is assumed: two prompts tell the truth
     say, name = (good, "ranks.pays") if min(gets) > needed else (note, "ranks.slow")
     yield say(name, needed=f"{needed / 1e6:,.0f}", slowest=f"{min(gets) / 1e6:,.0f}", rate=f"{rate:,.0f}")

@@ -11,9 +11,9 @@ from typing import Any
 
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.doctor.child import Told
-from mindie_kvpool_plugin.doctor.layout import find_layout
 from mindie_kvpool_plugin.doctor.lines import Line, warning
 from mindie_kvpool_plugin.doctor.master import open_client
+from mindie_kvpool_plugin.doctor.rank_share import find_share
 from mindie_kvpool_plugin.kv_shape import KvShape
 
 AT_ONCE = 8  # children that try devices: each imports torch
@@ -70,12 +70,12 @@ class Trial(Case):
 
     def cache_question(self) -> dict[str, Any]:
         """The model's cache, for a child that makes a small one."""
-        layout = find_layout(self)
-        shape = layout.deployment.shape if layout is not None else DEFAULT_SHAPE
+        share = find_share(self)
+        shape = share.deployment.shape if share is not None else DEFAULT_SHAPE
         named = {name: getattr(shape, name) for name in KvShape.__dataclass_fields__}
-        size = layout.deployment.block_size if layout is not None else DEFAULT_TOKENS
-        tp = layout.deployment.layout.tp if layout is not None else 1
-        return {"shape": named, "block_size": size, "tp": tp, "is_known": layout is not None}
+        size = share.deployment.block_size if share is not None else DEFAULT_TOKENS
+        tp = share.deployment.layout.tp if share is not None else 1
+        return {"shape": named, "block_size": size, "tp": tp, "is_known": share is not None}
 
 
 def per_device(devices: Iterable[int], run: Callable[[int], Told]) -> Iterator[tuple[int, Told]]:

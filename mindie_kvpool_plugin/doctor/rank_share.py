@@ -12,7 +12,7 @@ from mindie_kvpool_plugin.planning.deployment import Deployment, from_config
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RankShare:
     """One rank's share of the KV cache.
 
     Attributes:
@@ -34,7 +34,7 @@ class Layout:
         return math.ceil(self.longest_tokens / self.deployment.block_size) * self.deployment.read_block_bytes
 
 
-def find_layout(case: Case) -> Layout | None:
+def find_share(case: Case) -> RankShare | None:
     """The first model's; None where its weights cannot be read or say too little."""
     path = case.report.situation.config_path
     if case.report.is_pool_file or path is None:
@@ -44,4 +44,4 @@ def find_layout(case: Case) -> Layout | None:
     except (ConfigError, OSError):
         return None
     longest = integer(case.view.deploy, "maxInputTokenLen") or integer(case.view.deploy, "maxSeqLen")
-    return Layout(found, longest or found.block_size)
+    return RankShare(found, longest or found.block_size)

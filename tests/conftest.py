@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
@@ -17,17 +16,6 @@ from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster
 
 CAPACITY_BYTES = 32 << 20
-
-RESIDENT_BYTES = 1 << 30
-"""Above it what tests left is collected: an engine and its pools end in a cycle, which Python seldom looks for."""
-
-
-def pytest_runtest_teardown():
-    """Keep a whole run within the memory of a small machine."""
-    with open("/proc/self/statm", encoding="ascii") as figures:
-        resident = int(figures.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    if resident > RESIDENT_BYTES:
-        gc.collect()
 
 
 def wait_until(condition, timeout_s, what):

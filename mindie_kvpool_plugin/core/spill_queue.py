@@ -110,8 +110,6 @@ class SpillQueue:
         counters: Counters,
     ) -> None:
         self._counters = counters
-        self._run = run
-        self._bind_thread = bind_thread
         self._capacity_blocks = capacity_blocks
         self._capacity_bytes = capacity_bytes
         self._queued_bytes = 0
@@ -120,7 +118,8 @@ class SpillQueue:
         self._queued_blocks = 0
         self._closing = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._loop, name="kvpool-spill", daemon=True)
+        # the thread's alone: whoever runs the jobs has this queue, and would be held by it
+        self._thread = threading.Thread(target=self._loop, args=(run, bind_thread), name="kvpool-spill", daemon=True)
         self._thread.start()
 
     def room(self, tokens_bytes: int, block_bytes: int) -> int:
@@ -168,8 +167,8 @@ class SpillQueue:
             logger.error("a spill has not returned in %.0f s and is left to the end of the process", LONGEST_READ_S)
         return finished and not self._thread.is_alive()
 
-    def _loop(self) -> None:
-        self._bind_thread()
+    def _loop(self, run: Callable[[SpillJob], None], bind_thread: Callable[[], None]) -> None:
+        bind_thread()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._jobs) or self._closing)
@@ -177,7 +176,7 @@ class SpillQueue:
                     return
                 job = self._running = self._jobs.popleft()
             try:
-                self._run(job)
+                run(job)
             except Exception:  # noqa: BLE001 - the thread must outlive any single job
                 logger.exception("a spill failed unexpectedly; its blocks are not in the pool")
             finally:

@@ -38,9 +38,10 @@ def born(monkeypatch):
     [
         (EngineConfig(tp=2), None),
         (EngineConfig(tp=2, async_scheduling=True), None),
+        (EngineConfig(tp=2, async_write=True), None),
         (EngineConfig(), TwoNodes()),
     ],
-    ids=["sync", "async", "two nodes"],
+    ids=["sync", "async", "async write", "two nodes"],
 )
 def test_closed_engine_is_free_without_the_collector(engine, two, born):
     """Engine, devices and pool, which make nearly all of its bytes."""

@@ -213,8 +213,9 @@ class Stage:
         pool_file = ""
         if with_pool:
             path = self.folder / f"pool-{len(self._engines)}.json"
-            # a simulated model computes in next to no time: by itself the plugin would load nothing
-            write_pool_file(path, address or self.master.address, segment_bytes, load="always")
+            # a simulated model computes in next to no time: by itself the plugin would load nothing, and store little
+            options = {"load": "always", "reload_budget_ms": 60_000}
+            write_pool_file(path, address or self.master.address, segment_bytes, **options)
             pool_file = str(path)
         self._engines.append(EngineProcess(ChaosConfig(pool_file=pool_file, **config), self.folder / "engines.log"))
         return self._engines[-1]

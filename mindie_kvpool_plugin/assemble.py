@@ -11,6 +11,7 @@ from mindie_kvpool_plugin.core.admission import SecondUse
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory, Mask
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.device_gate import DeviceGate
+from mindie_kvpool_plugin.core.held_up import HeldUp
 from mindie_kvpool_plugin.core.load_gate import HostPace, LoadGate
 from mindie_kvpool_plugin.core.memory import BlockMemory
 from mindie_kvpool_plugin.core.prefill import Prefill
@@ -69,15 +70,18 @@ def build_walks(
     counters: Counters | None = None,
     why: Notes | None = None,
     load_gate: LoadGate | None = None,
+    decode_s: Callable[[], float] = lambda: 0.0,
 ) -> RankWalks:
-    """Put a rank's walks together around an opened pool.
+    """Put a rank's walks together around an opened pool; ``decode_s``: seconds of the host's decode steps, if known.
 
     Raises:
         PoolError: the pool refused the memory.
     """
     counters = counters or Counters()
     pool.register(regions)
-    rank = Rank(pool, memory, keys, BlockDirectory(memory.num_blocks), counters, device_idle, why=why, clock=pool.clock)
+    held = HeldUp(options.reload_budget_ms / 1000, decode_s)
+    directory = BlockDirectory(memory.num_blocks)
+    rank = Rank(pool, memory, keys, directory, counters, device_idle, held=held, why=why, clock=pool.clock)
     spill = Spill(
         rank,
         replica,

@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from mindie_kvpool_plugin.core.held_up import BUDGET_STEPS, UNKNOWN_BUDGET_S
 from mindie_kvpool_plugin.observability.cost_line import Line, fit
 from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.log import logger
@@ -54,10 +55,6 @@ BESIDE_SLOW_PUTS = 0.1
 FIRST_BLOCKS = 4
 FIRST_S = 0.002  # where this many seconds move more blocks, calls of fewer would cost more than they tell
 GROWTH = 4
-BUDGET_STEPS = 25
-"""Decode steps a reload may hold up those that decode: about a second, and ten times what 32k tokens take in DRAM."""
-UNKNOWN_BUDGET_S = 5.0
-"""While nobody has decoded, as at start and on prefill nodes."""
 UNFELT_S = 0.005
 """A step's loads that take no longer are made whatever computing takes: nobody feels so little, and what is measured of
 it is mostly noise.  A step of a model in use takes several times that."""

@@ -30,15 +30,14 @@ class Prefill:
 
     def __init__(self, rank: Rank, spill: Spill, reload: Reload) -> None:
         self.agreed: Lengths | None = None
-        self._fences_s = 0.0
         self._rank = rank
         self._spill = spill
         self._reload = reload
 
     def begin(self) -> None:
-        """A batch arrives; nothing is agreed on yet."""
+        """A batch arrives, and its step begins; nothing is agreed on yet."""
         self.agreed = None
-        self._fences_s = self._rank.counters.fence_seconds.total
+        self._rank.held.seconds = 0.0
         if self._rank.why is not None:
             self._rank.why.begin()
 
@@ -56,8 +55,7 @@ class Prefill:
         self._rank.counters.prompts += len(prompts)
         for prompt in prompts:
             self._spill.before_write(prompt.sequence_id, prompt.written(prompt.computed, size))
-        held_s = self._rank.counters.fence_seconds.total - self._fences_s
-        lengths = self._reload.load(hits, held_s) if hits else np.zeros(0, dtype=np.int64)
+        lengths = self._reload.load(hits) if hits else np.zeros(0, dtype=np.int64)
         self.agreed = lengths
         reused = {hit.row: length for hit, length in zip(hits, lengths.tolist(), strict=True)}
         for prompt in prompts:

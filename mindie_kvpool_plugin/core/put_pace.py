@@ -5,6 +5,7 @@ The thread that runs spills learns; any other may read.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from mindie_kvpool_plugin.observability.cost_line import Line, fit
@@ -43,6 +44,10 @@ class PutPace:
     def block_s(self) -> float:
         """Seconds that one more block takes; 0: not known."""
         return self.line.each_s
+
+    def fits(self, seconds: float) -> float:
+        """How many blocks one put moves in that time; without end while that is not known."""
+        return (seconds - self.line.call_s) / self.line.each_s if self.line.each_s else math.inf
 
     def until_s(self, num_blocks: int) -> float:
         """Seconds until so many blocks that wait are through, about; 0: none does, or it is not known."""

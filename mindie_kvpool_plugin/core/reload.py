@@ -44,12 +44,11 @@ class Reload:
         self._tally = Tally(rank.counters, rank.keys.block_size)
         self._log = RateLimited()
 
-    def load(self, hits: Sequence[PoolHit], held_s: float = 0.0) -> Lengths:
+    def load(self, hits: Sequence[PoolHit]) -> Lengths:
         """Fetch the promised blocks; nobody else reads or writes the destinations.
 
         Args:
             hits: the step's pool hits, equal on all ranks.
-            held_s: seconds that the step has waited at fences.
 
         Returns:
             int64 [hits], leading blocks of each prompt that may be used: between ``computed`` and
@@ -63,7 +62,7 @@ class Reload:
         promised = np.array([hit.promised for hit in hits], dtype=np.int64)
         is_own = np.array([hit.is_own for hit in hits], dtype=np.bool_)
         asked, arrived = promised.copy(), promised.copy()
-        asked[is_own], arrived[is_own] = self._fetch([hit for hit in hits if hit.is_own], held_s)
+        asked[is_own], arrived[is_own] = self._fetch([hit for hit in hits if hit.is_own])
         if self._load_gate is not None:
             self._tally.left_out = self._load_gate.left_out
         if self._rank.why is not None:
@@ -86,7 +85,7 @@ class Reload:
         """Count promised blocks that were given up, once the others know of it."""
         self._tally.gave_up(num_blocks)
 
-    def _fetch(self, hits: Sequence[PoolHit], held_s: float) -> tuple[Lengths, Lengths]:
+    def _fetch(self, hits: Sequence[PoolHit]) -> tuple[Lengths, Lengths]:
         """Leading blocks of each prompt that the pool was asked for, and that are there now."""
         computed = np.array([hit.computed for hit in hits], dtype=np.int64)
         promised = np.array([hit.promised for hit in hits], dtype=np.int64)
@@ -98,7 +97,8 @@ class Reload:
                 computed,
                 *((causes.LEFT_ALONE, Lost.POOL_LEFT_ALONE) if is_open else (causes.DEVICE_BUSY, Lost.DEVICE_CLOSED)),
             )
-        chosen = promised if self._load_gate is None else self._load_gate.choose(computed, promised, held_s)
+        gate, held_s = self._load_gate, self._rank.held.seconds
+        chosen = promised if gate is None else gate.choose(computed, promised, held_s)
         if (chosen == computed).all():
             return computed, computed
         if not self._rank.device_idle():
@@ -174,7 +174,7 @@ class Reload:
         arrived = np.zeros(len(keys), dtype=np.bool_)
         load_gate = self._load_gate
         load = Whole(len(keys)) if load_gate is None else load_gate.begin(len(keys), share)
-        at = 0
+        at, began = 0, self._rank.clock()
         while count := load.piece(self._rank.memory.max_blocks_per_call):
             piece = slice(at, at + count)
             with self._rank.gate.passing() as may_write:
@@ -185,6 +185,7 @@ class Reload:
                     arrived[piece] = answers(count, self._rank.pool.get(keys[piece], buffers))
             at += count
             load.moved(count)
+        self._rank.held.seconds += self._rank.clock() - began
         self._rank.directory.fill(block_ids[arrived], digests[arrived], self._rank.pool.put_proof_s)
         num_arrived = int(arrived.sum())
         if load_gate is not None and isinstance(load, Load):

@@ -166,6 +166,7 @@ class Spill:
         self._patience.spend(waited_s)
         with self._fence.changed:
             self._rank.counters.fence_seconds.add(waited_s)
+            self._rank.held.seconds += waited_s
 
     def _everything(self) -> BlockIds:
         return np.arange(self._rank.memory.num_blocks, dtype=np.int64)
@@ -286,7 +287,11 @@ class Spill:
             hashes = self._host_hashes(sequence) if self._replica.writes_alias else []
             while len(offered):
                 self._rank.way.give()
-                piece, offered = np.split(offered, [self._blocks_of_piece()])
+                count = self._blocks_of_piece()
+                if not count:
+                    self._drop_rest(len(offered))
+                    break
+                piece, offered = np.split(offered, [count])
                 rows = job.start(piece)
                 stored[rows] = self._put(job, rows, hexes, hashes)
                 job.finish(rows)
@@ -294,7 +299,9 @@ class Spill:
         self._settled.append(_Settled(claim, digests, valid, stored))
         if self._rank.why is not None:
             refused = fates.PUT_FAILED if self._rank.pool.is_available else fates.LEFT_ALONE
-            self._rank.why.settled(digests, job.rows, valid, stored, job.withdrawn(), admitted, refused)
+            has_time = np.ones(len(valid), dtype=np.bool_)
+            has_time[offered] = False
+            self._rank.why.settled(digests, job.rows, valid, stored, job.withdrawn(), admitted, has_time, refused)
         self._rank.counters.spill_seconds.add(time.monotonic() - began)
 
     def _admitted(self, job: SpillJob, chain: Digests) -> Mask:
@@ -309,8 +316,19 @@ class Spill:
         return admitted
 
     def _blocks_of_piece(self) -> int:
-        memory = self._rank.memory
-        return max(1, min(memory.max_blocks_per_call, self._piece.num_bytes // memory.block_bytes))
+        """To put at once; 0: a step that stores blocks itself has no time left."""
+        memory, held = self._rank.memory, self._rank.held
+        count = max(1, min(memory.max_blocks_per_call, self._piece.num_bytes // memory.block_bytes))
+        if self._queue is not None:
+            return count
+        left_s = held.left_s()
+        fits = int(min(count, self.pace.fits(left_s))) if left_s > 0 else 0
+        # one in a step that was not held up: else nothing would tell that the pool has become faster
+        return max(fits, int(not held.seconds))
+
+    def _drop_rest(self, num_blocks: int) -> None:
+        self._rank.counters.dropped_over_budget += num_blocks
+        self._log.warning("a step that stores what it frees had no time left; %d blocks are not stored", num_blocks)
 
     def _host_hashes(self, sequence: FreedSequence) -> list[int]:
         extra = sequence.adapter.extra_hash if sequence.adapter is not None else block_keys.NO_ADAPTER
@@ -334,8 +352,11 @@ class Spill:
                     done = np.flatnonzero(stored).tolist()
                     self._announce([hashes[rows[i]] for i in done], buffers.take(stored), [groups[i] for i in done])
         self._piece.learn(len(rows) * self._rank.memory.block_bytes, time.monotonic() - began)
+        took_s = self._rank.clock() - began_s
         if stored.any():
-            self.pace.put(len(rows), self._rank.clock() - began_s)
+            self.pace.put(len(rows), took_s)
+        if self._queue is None:
+            self._rank.held.seconds += took_s
         return stored
 
     def _announce(self, hashes: Sequence[int], stored: Buffers, groups: Sequence[str]) -> None:

@@ -183,6 +183,7 @@ def _around(
         counters=counters,
         why=notes,
         load_gate=load_gate,
+        decode_s=prefill_clock.decode_s,
     )
     why = None
     if notes is not None:
@@ -203,7 +204,7 @@ def _around(
         is_async=deployment.is_async,
         why=why,
         prefill_clock=prefill_clock,
-        times_decodes=options.load == "auto" and not options.reload_budget_ms,
+        times_decodes=not options.reload_budget_ms and (options.load == "auto" or not deployment.async_write),
         observed=_observed(deployment, counters, keys, why),
     )
 

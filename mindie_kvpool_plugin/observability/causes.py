@@ -15,6 +15,7 @@ QUEUE_FULL = "queue_full"
 WITHDRAWN = "withdrawn"
 PUT_FAILED = "put_failed"
 LEFT_ALONE_SPILL = "left_alone_spill"
+OVER_BUDGET_SPILL = "over_budget_spill"
 UNCERTAIN = "uncertain"
 OTHER_ADAPTER = "other_adapter"
 OTHER_FINGERPRINT = "other_fingerprint"
@@ -54,6 +55,7 @@ CAUSES = (
     WITHDRAWN,
     PUT_FAILED,
     LEFT_ALONE_SPILL,
+    OVER_BUDGET_SPILL,
     UNCERTAIN,
     OTHER_ADAPTER,
     OTHER_FINGERPRINT,

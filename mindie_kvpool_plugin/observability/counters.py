@@ -63,7 +63,7 @@ class Counters:
     """Counts of one rank, or of one scheduler's lookups, since start.
 
     Reload, on the step thread: ``prompts`` to ``saved_seconds``; whoever measures the host's steps: the next one.
-    Under the plugin's lock: ``unpooled_*`` to ``dropped_device_closed``.  By the thread that runs spills:
+    Under the plugin's lock: ``unpooled_*`` to ``dropped_over_budget``.  By the thread that runs spills:
     ``kept_blocks`` to ``spill_seconds``.  Under the fence's condition: ``withdrawn_blocks`` to ``fence_seconds``; under
     the queue's: ``queued_*``; under the breaker's lock: ``breaker_*`` to ``pool_failures``.  By whoever opens the pool:
     ``pool_is_open``.  On the scheduler's thread: ``answered_*`` to ``lookup_seconds``; on a store's main thread:
@@ -111,6 +111,7 @@ class Counters:
     dropped_queue_full: int = 0
     dropped_pool_left_alone: int = 0
     dropped_device_closed: int = 0
+    dropped_over_budget: int = 0
     kept_blocks: int = 0
     unadmitted_blocks: int = 0
     spilled_blocks: int = 0
@@ -152,8 +153,13 @@ class Counters:
 
     @property
     def dropped_blocks(self) -> int:
-        """Blocks that never came to the queue."""
-        return self.dropped_queue_full + self.dropped_pool_left_alone + self.dropped_device_closed
+        """Blocks that were not offered to the pool."""
+        return (
+            self.dropped_queue_full
+            + self.dropped_pool_left_alone
+            + self.dropped_device_closed
+            + self.dropped_over_budget
+        )
 
     @property
     def recomputed_blocks(self) -> int:

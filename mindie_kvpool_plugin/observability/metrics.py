@@ -387,13 +387,16 @@ METRICS: tuple[Metric, ...] = (
             "queue_full": "dropped_queue_full",
             "pool_left_alone": "dropped_pool_left_alone",
             "device_closed": "dropped_device_closed",
+            "over_budget": "dropped_over_budget",
             "withdrawn": "withdrawn_blocks",
             "put_failed": "failed_put_blocks",
         },
         "Blocks that should have gone to the pool and did not: the queue was full (queue_capacity_blocks, "
-        "queue_capacity_bytes), the pool was left alone, the device was being repaired, a step needed the block sooner "
-        "than its spill began, or the pool refused it. A later miss each, never a wrong answer.",
+        "queue_capacity_bytes), the pool was left alone, the device was being repaired, the step that stores what it "
+        "frees (asyncWrite false) had no time left (reload_budget_ms), a step needed the block sooner than its spill "
+        "began, or the pool refused it. A later miss each, never a wrong answer.",
         "本应入池而未入的块数：队列已满（queue_capacity_blocks、queue_capacity_bytes）、池被搁置、设备正在修复、"
+        "自行写出的步（asyncWrite 为 false）已无时间（reload_budget_ms）、"
         "某一步在写出开始前就需要该块，或池拒收。每块只是日后的一次未命中，绝不是错误答案。",
         labels=("reason",),
     ),

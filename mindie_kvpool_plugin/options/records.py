@@ -49,9 +49,10 @@ class KvPoolOptions:
             text such as 8GB works too.
         load: auto: pool hits are loaded only where that is faster than computing them, by what both took here of late;
             always: they are always loaded, and nothing is measured.
-        reload_budget_ms: longest time for which a step is held up by reloads and fences, auto only; the rest is
-            computed. 0: 25 decode steps, as long as they took here of late, or as long as computing it would take, if
-            that is more; with SplitFuse 25 steps.
+        reload_budget_ms: longest time for which a step is held up by fences, by reloads (auto only; the rest is
+            computed) and, with asyncWrite false, by storing what it frees (the rest is not stored). 0: 25 decode steps,
+            as long as they took here of late; for reloads as long as computing it would take, if that is more and not
+            SplitFuse.
         fence_timeout_s: longest wait of a step for a spill that still reads a block the step overwrites, before that
             spill and all others that have not begun are withdrawn. All steps together wait for no more than a 128th of
             the time, and none where the pool is too slow for that to be enough.

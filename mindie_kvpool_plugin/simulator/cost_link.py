@@ -224,6 +224,11 @@ class CostedPace(PutPace):
         costs, size = self._link.time.costs, self._link.block_tokens
         return self._link.seen_block_s * costs.get_s(1, size) / costs.put_s(1, size)
 
+    def fits(self, seconds: float) -> float:
+        """How many blocks one put moves in that time; without end while that is not known."""
+        each_s = self._link.seen_block_s
+        return (seconds - CALL_S) / each_s if each_s else math.inf
+
     def until_s(self, num_blocks: int) -> float:
         """Seconds until so many blocks that wait are through; 0: none does, or it is not known."""
         return self._link.seen_block_s * num_blocks

@@ -220,7 +220,7 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
     shape, tp, size = config.engine.cache_shape, config.engine.tp, config.engine.block_size
     shards = len({shape.shard(rank, tp) for rank in range(tp)})
     capacity = config.pool_blocks * (shape.block_bytes(size, tp) * shards + ALIAS_BYTES)
-    section = {"load": "always", "fence_timeout_s": 5.0, **config.section}
+    section = {"load": "always", "fence_timeout_s": 5.0, "reload_budget_ms": 60_000, **config.section}
     with tempfile.TemporaryDirectory(prefix="mindie-kvpool-") as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "kv_pool.json"
         if config.pool == "mooncake":

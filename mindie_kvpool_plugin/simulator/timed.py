@@ -38,7 +38,7 @@ from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
 
 Service = Literal["without", "host", "plugin"]
 SERVICES: tuple[Service, ...] = ("without", "host", "plugin")
-TIMED = {"load": "auto", "fence_timeout_s": KvPoolOptions().fence_timeout_s}
+TIMED = {"load": "auto", "fence_timeout_s": KvPoolOptions().fence_timeout_s, "reload_budget_ms": 0}
 """As on a real host: what ``simulator.run`` leaves out where computing takes no time."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from mindie_kvpool_plugin.core.held_up import HeldUp
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.observability.counters import OPEN, Counters, Histogram
@@ -123,6 +124,16 @@ def a_step_without_time():
     for _ in range(6):
         node.serve()
     return node.counters
+
+
+def a_step_that_stores_without_time():
+    """What the first sequence leaves takes longer than all of it."""
+    rank = Rank(held=HeldUp(budget_s=1e-9))
+    for sequence_id, blocks in ((1, [0, 1]), (2, [2, 3])):
+        rank.compute(sequence_id, prompt(100 * sequence_id, 2), blocks)
+        rank.free(sequence_id, prompt(100 * sequence_id, 2), blocks)
+    assert (rank.counters.spilled_blocks, rank.counters.dropped_over_budget) == (2, 2)
+    return rank.counters
 
 
 def a_pool_faster_than_computing():
@@ -275,6 +286,7 @@ MOVED_BY = {
         *("compute_block_seconds", "declined_load_seconds", "declined_compute_seconds"),
     },
     a_step_without_time: {"recomputed_over_budget", "reload_budget_seconds"},
+    a_step_that_stores_without_time: {"dropped_over_budget"},
     a_pool_faster_than_computing: {"load_block_seconds", "load_call_seconds", "compute_block_seconds"},
     a_device_that_is_repaired: {"recomputed_device_closed", "recomputed_device_busy", "dropped_device_closed"},
     a_pool_that_hangs: {

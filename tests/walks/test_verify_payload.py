@@ -44,9 +44,8 @@ def flips(monkeypatch):
 def test_flipped_bits(tmp_path, flips, verify, tp):
     """The same traffic and the same damage."""
     path = tmp_path / "pool.json"
-    path.write_text(
-        json.dumps({"capacity": 64 << 20, "kv_pool": {"load": "always", "verify_payload": verify}}), encoding="utf-8"
-    )
+    section = {"load": "always", "reload_budget_ms": 60_000, "verify_payload": verify}
+    path.write_text(json.dumps({"capacity": 64 << 20, "kv_pool": section}), encoding="utf-8")
     config = EngineConfig(tp=tp, hbm_blocks=48, plugins=POOL_PLUGINS, backend="local_dram", pool_file=str(path))
     try:
         with Engine(config) as engine:

@@ -655,6 +655,21 @@ def test_what_does_not_fit_into_its_step_is_told_so():
         assert it.cause() == causes.OVER_BUDGET
 
 
+def test_blocks_that_their_step_had_no_time_to_store_are_told():
+    """Two requests end in one step, which may store for a nanosecond: what the first leaves takes longer."""
+    with asked(reload_budget_ms=1e-6) as it:
+        other = [1000 + token for token in PROMPT]
+        for tokens in (PROMPT, other):
+            it.engine.submit(tokens, 8)
+        it.engine.run()
+        it.drain()
+        counters = it.engine.plugin("kv_pool").counters
+        assert (counters.spilled_blocks, counters.dropped_over_budget) == (5, 5)
+        it.lose_hbm()
+        it.run(other)
+        assert it.cause() == causes.OVER_BUDGET_SPILL
+
+
 def test_a_pool_that_does_not_answer_leaves_the_cause_open(monkeypatch):
     """Nobody guesses, and the breaker does not hear of it."""
     with asked() as it:

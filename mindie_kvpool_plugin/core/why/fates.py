@@ -25,6 +25,8 @@ PUT_FAILED = "put_failed"
 LEFT_ALONE = "left_alone"
 UNADMITTED = "unadmitted"
 """Its tokens were seen for the first time (``core.admission``)."""
+OVER_BUDGET = "over_budget"
+"""The step that stores what it frees had no time left."""
 UNCERTAIN = "uncertain"
 
 CAUSE = {
@@ -38,6 +40,7 @@ CAUSE = {
     PUT_FAILED: causes.PUT_FAILED,
     LEFT_ALONE: causes.LEFT_ALONE_SPILL,
     UNADMITTED: causes.NOT_ADMITTED,
+    OVER_BUDGET: causes.OVER_BUDGET_SPILL,
 }
 """Fate of a block that the pool does not have -> why it does not."""
 
@@ -46,7 +49,7 @@ _OUTLIVED = {
     # what was stored and is offered again is not on its way for the first time
     OFFERED: {STORED},
     # who hits a dropped block on the device cannot say what it is: that it was dropped is why
-    UNCERTAIN: {STORED, QUEUE_FULL, WITHDRAWN, PUT_FAILED, LEFT_ALONE, UNADMITTED},
+    UNCERTAIN: {STORED, QUEUE_FULL, WITHDRAWN, PUT_FAILED, LEFT_ALONE, UNADMITTED, OVER_BUDGET},
 }
 """Fate -> earlier ones that say more."""
 

@@ -169,6 +169,7 @@ class Notes:
         stored: Mask,
         withdrawn: Mask,
         admitted: Mask,
+        has_time: Mask,
         refused: str,
     ) -> None:
         """What became of the rows of a spill.
@@ -176,7 +177,8 @@ class Notes:
         Args:
             digests: uint64 [blocks, 2].
             rows: int64, the blocks that were to go.
-            valid, stored, withdrawn, admitted: bool [blocks]: content certain, in the pool, given up, worth storing.
+            valid, stored, withdrawn, admitted, has_time: bool [blocks]: content certain, in the pool, given up, worth
+                storing, and reached while the step that stores them had time.
             refused: the fate of the others.
         """
         now_s = time.time()
@@ -186,7 +188,8 @@ class Notes:
             (fates.WITHDRAWN, withdrawn & ~stored),
             (fates.UNCERTAIN, ~valid & ~withdrawn),
             (fates.UNADMITTED, is_left & ~admitted),
-            (refused, is_left & admitted),
+            (fates.OVER_BUDGET, is_left & admitted & ~has_time),
+            (refused, is_left & admitted & has_time),
         ):
             chosen = rows[mask[rows]]
             if len(chosen):

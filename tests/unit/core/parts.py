@@ -9,6 +9,7 @@ from mindie_kvpool_plugin.blocks import Buffers, FreedSequence, PoolHit
 from mindie_kvpool_plugin.core import rank as core_rank
 from mindie_kvpool_plugin.core.block_directory import BlockDirectory
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
+from mindie_kvpool_plugin.core.held_up import HeldUp
 from mindie_kvpool_plugin.core.prefill import Prefill
 from mindie_kvpool_plugin.core.reload import Reload
 from mindie_kvpool_plugin.core.spill import Replica, Spill
@@ -121,6 +122,7 @@ class Rank:
         admission=None,
         why=None,
         clock=time.monotonic,
+        held=None,
     ):
         self.pool = ScriptedPool() if pool is None else pool
         self.memory = memory or ArrayMemory()
@@ -130,8 +132,17 @@ class Rank:
         self.running = {}
         self.is_idle = True
         idle = device_idle or (lambda: self.is_idle)
+        self.held = held or HeldUp()
         parts = core_rank.Rank(
-            self.pool, self.memory, self.keys, self.directory, self.counters, idle, why=why, clock=clock
+            self.pool,
+            self.memory,
+            self.keys,
+            self.directory,
+            self.counters,
+            idle,
+            held=self.held,
+            why=why,
+            clock=clock,
         )
         self.gate = parts.gate
         self.spill = Spill(

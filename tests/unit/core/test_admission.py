@@ -172,7 +172,7 @@ def test_what_becomes_of_a_block_is_noted():
         def offered(self, sequence, rows, fate):
             pass
 
-        def settled(self, digests, rows, valid, stored, withdrawn, admitted, refused):
+        def settled(self, digests, rows, valid, stored, withdrawn, admitted, has_time, refused):
             noted.append((stored.tolist(), admitted.tolist(), refused))
 
         def names_due(self):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from mindie_kvpool_plugin.core.held_up import UNKNOWN_BUDGET_S
 from mindie_kvpool_plugin.core.load_gate import (
     COMES_BACK,
     LEAST_LOADS,
     LOADS,
     NUM_FIGURES,
     PROBE_S,
-    UNKNOWN_BUDGET_S,
     LoadGate,
 )
 from mindie_kvpool_plugin.observability.counters import Counters
@@ -75,6 +75,7 @@ class Node:
             pool=self.pool,
             memory=ArrayMemory(num_blocks=1024),
             agree=agree or self._hears,
+            clock=self.clock,
             load_gate=self.gate,
             counters=self.counters,
         )
@@ -91,6 +92,7 @@ class Node:
         return lengths
 
     def hit(self, count=LONG, blocks_at=0):
+        """Of a prompt."""
         self._number += 1
         tokens = prompt(1000 * self._number, count)
         return self.rank.hit(tokens, list(range(blocks_at, blocks_at + count)), 0, count)
@@ -98,6 +100,7 @@ class Node:
     def serve(self, count=LONG, idle_s=1.0):
         """A prompt all of whose blocks are promised: how many were loaded, and seconds until all is there."""
         self.rank.directory.forget()
+        self.rank.held.seconds = 0.0
         began = self.clock.now
         (loaded,) = self.rank.reload.load([self.hit(count)]).tolist()
         self.clock.now += self.compute_s * (count - loaded)
@@ -415,6 +418,7 @@ def test_blocks_of_two_prompts_are_loaded_in_the_order_of_their_tokens():
         node.serve()
     node.pool.slower = 1000.0
     node.rank.directory.forget()
+    node.rank.held.seconds = 0.0
     first, second = node.hit(40, blocks_at=500), node.hit(40, blocks_at=100)
     lengths = node.rank.reload.load([first, second]).tolist()
     assert lengths[0] > 0
@@ -447,6 +451,7 @@ def test_a_budget_is_what_a_step_may_be_held_up():
     node = Node(budget_s=0.02)
     before = seen(node).counters.recomputed_over_budget
     began = node.clock.now
+    node.rank.held.seconds = 0.0
     loaded = node.rank.reload.load([node.hit(blocks_at=0), node.hit(blocks_at=LONG)]).tolist()
     assert node.clock.now - began <= 0.02
     assert 30 <= loaded[0] <= 40
@@ -464,10 +469,14 @@ def test_what_fits_into_the_budget_is_loaded_whole():
 def test_the_wait_at_a_fence_counts():
     """Of 20 ms a fence took 15; nothing is left when it took all."""
     node = seen(Node(budget_s=0.02))
-    (loaded,) = node.rank.reload.load([node.hit()], 0.015).tolist()
+    node.rank.held.seconds = 0.0
+    node.rank.held.seconds += 0.015
+    (loaded,) = node.rank.reload.load([node.hit()]).tolist()
     assert 5 <= loaded <= 10
     node.pool.gets.clear()
-    assert node.rank.reload.load([node.hit()], 0.03).tolist() == [0]
+    node.rank.held.seconds = 0.0
+    node.rank.held.seconds += 0.03
+    assert node.rank.reload.load([node.hit()]).tolist() == [0]
     assert node.pool.gets == []
 
 
@@ -502,6 +511,7 @@ def test_no_load_takes_longer_than_computing_and_the_budget():
         count = int(random.integers(1, LONG))
         began = node.clock.now
         node.rank.directory.forget()
+        node.rank.held.seconds = 0.0
         node.rank.reload.load([node.hit(count)])
         # a piece that had begun is waited for: at most four times as many blocks as the one before
         largest = max(node.pool.gets, default=0) * BLOCK_S * node.pool.slower

@@ -9,10 +9,11 @@ import pytest
 from mindie_kvpool_plugin.core import spill as spill_module
 from mindie_kvpool_plugin.core import spill_queue
 from mindie_kvpool_plugin.core.fence import Fence
+from mindie_kvpool_plugin.core.held_up import HeldUp
 from mindie_kvpool_plugin.core.put_pace import LEAST_PUTS
 from mindie_kvpool_plugin.core.spill import Replica
 
-from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, guarded, prompt
+from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, freed, guarded, prompt
 from .test_load_gate import Clock
 
 JOIN_S = 10.0
@@ -237,6 +238,95 @@ def test_blocks_ahead_are_those_up_to_the_last_one_needed():
     fence.open(np.array([1, 2, 3]))
     fence.close(np.array([5]))
     assert [fence.ahead(np.array([block])) for block in (5, 3)] == [1, 0]
+
+
+class StoringRank(Rank):
+    """The step thread stores, in puts of at most two blocks, for a second at most."""
+
+    def __init__(self, block_s):
+        self.clock = Clock()
+        memory = ArrayMemory(num_blocks=32, max_blocks_per_call=2)
+        super().__init__(SlowPool(self.clock, block_s, 1000), memory, clock=self.clock, held=HeldUp(budget_s=1.0))
+
+    def finish(self, sequence_id, num_blocks):
+        """The tokens of a sequence that ends in this step."""
+        tokens, blocks = prompt(1000 * sequence_id, num_blocks), list(range(num_blocks))
+        self.compute(sequence_id, tokens, blocks)
+        self.free(sequence_id, tokens, blocks)
+        return tokens
+
+    def step(self):
+        """The next one begins; seconds of the last one."""
+        took_s, self.clock.now = self.clock.now, 0.0
+        self.prefill.begin()
+        return took_s
+
+
+def test_a_step_that_stores_itself_ends_within_its_budget():
+    """At an eighth of a second the first eight of twenty blocks are stored, and can be found; the next step goes on."""
+    rank = StoringRank(block_s=0.125)
+    tokens = rank.finish(1, 20)
+    assert rank.pool.data_keys() == rank.keys.data(hexes(rank, tokens)[:8])
+    assert len(rank.pool.alias_keys()) == 8
+    rank.finish(2, 3)
+    assert len(rank.pool.data_keys()) == 8
+    assert rank.counters.dropped_over_budget == rank.counters.dropped_blocks == 12 + 3
+    assert rank.step() == 1.0
+    rank.finish(3, 3)
+    assert len(rank.pool.data_keys()) == 11
+    rank.spill.check_integrity()
+
+
+def test_a_step_that_stores_itself_waits_for_one_block_of_a_very_slow_pool():
+    """Two take six seconds; once that is known one in every step tells whether it is so still, and then more fit."""
+    rank, held_s = StoringRank(block_s=3.0), []
+    for number in range(1, 7):
+        rank.finish(number, 4)
+        rank.finish(100 + number, 4)
+        held_s.append(rank.step())
+    assert held_s == [6.0, 6.0, 6.0, 3.0, 3.0, 3.0]
+    rank.pool._block_s = 0.0
+    for number in range(10, 20):
+        rank.finish(number, 4)
+        rank.step()
+    before = rank.counters.dropped_over_budget
+    rank.finish(20, 4)
+    assert rank.counters.dropped_over_budget == before
+
+
+def test_what_fences_and_loads_took_is_not_left_for_puts():
+    """Nine tenths of the second are gone; one block fits."""
+    rank = StoringRank(block_s=0.09)
+    rank.finish(1, 6)
+    rank.step()
+    rank.held.seconds += 0.9
+    rank.finish(2, 6)
+    assert rank.counters.dropped_over_budget == 5
+
+
+def test_what_a_step_stored_itself_is_not_left_for_loads():
+    """Sequence 7 lost its blocks and is saved first; the load gate hears how long that took."""
+    rank = StoringRank(block_s=0.1)
+    rank.prefill.begin()
+    tokens = prompt(100, 3)
+    rank.compute(7, tokens, [1, 2, 3])
+    rank.running[7] = (freed(7, tokens, [1, 2, 3]), np.ones(3, dtype=bool))
+    rank.spill.before_write(8, np.array([1, 2, 3]))
+    assert rank.counters.spilled_blocks == 3
+    assert rank.held.seconds == pytest.approx(0.3)
+
+
+def test_the_spill_thread_holds_no_step_up():
+    """It has no budget."""
+    clock = Clock()
+    pool = SlowPool(clock, 3.0, 1000)
+    rank = Rank(pool=pool, queue=100, clock=clock, held=HeldUp(budget_s=1.0))
+    tokens, blocks = prompt(100, 4), [1, 2, 3, 4]
+    rank.compute(7, tokens, blocks)
+    rank.free(7, tokens, blocks)
+    assert rank.spill.drain(JOIN_S)
+    assert (len(pool.data_keys()), rank.held.seconds) == (4, 0.0)
+    rank.spill.close()
 
 
 def test_a_full_queue_drops_the_tail_of_the_chain_and_counts_it():

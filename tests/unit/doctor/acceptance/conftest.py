@@ -17,9 +17,9 @@ from tests.unit.doctor.conftest import SETTLED_FLAGS
 
 
 def write_pool(folder, master, options=None, **more):
-    """A pool file for a master; the simulated device computes faster than anything is loaded."""
+    """A pool file for a master; the simulated device computes faster than anything is loaded or stored."""
     path = folder / "kv_pool.json"
-    section = options or {"load": "always"}
+    section = {"reload_budget_ms": 60_000, **(options or {"load": "always"})}
     path.write_text(json.dumps({**mooncake_keys(master, 32 << 20, **more), "kv_pool": section}), encoding="utf-8")
     path.chmod(0o640)
     return path

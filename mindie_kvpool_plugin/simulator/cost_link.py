@@ -78,12 +78,12 @@ class Link:
     Attributes:
         time: the rank's.
         block_tokens: simulated tokens of a block.
-        asked_s: when the peers were asked last.
+        has_asked: the peers were asked whether they live.
     """
 
     time: RankTime
     block_tokens: int
-    asked_s: float = -math.inf
+    has_asked: bool = False
     _puts: deque[Put] = field(default_factory=deque)
     _new: list[Put] = field(default_factory=list)
     _lock: Any = field(default_factory=threading.Lock)

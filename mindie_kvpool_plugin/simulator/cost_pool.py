@@ -42,13 +42,13 @@ COSTED = "costed"
 Trouble = Literal["killed", "frozen", "full"]
 TROUBLES: dict[Trouble, str] = {
     "killed": "the master is dead: every call fails after DEAD_CALL_S",
-    "frozen": "one of two peers hangs: until the master forgets it a get asks whether it lives, and nothing is stored",
+    "frozen": "one of two peers hangs: a get that meets it first asks whether it lives; nothing is stored for a while",
     "full": "nothing more is stored",
 }
 DEAD_CALL_S = 4.3
 """Mooncake's own time until it gives a dead master up (ARCHITECTURE.md, Worst cases)."""
-ASK_S, ASK_EVERY_S = 0.8, 5.0
-"""For all peers together, and how long the answer is believed (the same)."""
+ASK_S = 0.8
+"""For all peers together, when one is first met silent; it is asked again beside the step (the same)."""
 
 
 class CostedPool(PoolWrapper):
@@ -89,8 +89,8 @@ class CostedPool(PoolWrapper):
             self._hold(DEAD_CALL_S)
             return Answers([False] * len(keys), trouble=TROUBLES["killed"])
         comes = [costed.is_there(key, link.time.now()) for key in keys]
-        if not all(comes) and costed.is_hanging() and link.time.base_s - link.asked_s > ASK_EVERY_S:
-            link.asked_s = link.time.base_s
+        if not all(comes) and costed.is_hanging() and not link.has_asked:
+            link.has_asked = True
             link.time.spend(ASK_S)
         rows = np.flatnonzero(comes)
         arrived = np.zeros(len(keys), dtype=np.bool_)

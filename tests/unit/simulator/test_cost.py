@@ -3,6 +3,7 @@
 import itertools
 import math
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from mindie_kvpool_plugin.pools.local_dram import LocalDram
 from mindie_kvpool_plugin.simulator.cost import CALL_S, LOOKUP_S, PROFILES, Costs
 from mindie_kvpool_plugin.simulator.cost_clock import SimulatedTime
 from mindie_kvpool_plugin.simulator.cost_link import CostedFence, CostedQueue
-from mindie_kvpool_plugin.simulator.cost_pool import DEAD_CALL_S, Costed, CostedPool
+from mindie_kvpool_plugin.simulator.cost_pool import ASK_S, DEAD_CALL_S, Costed, CostedPool
 from tests.unit.core.parts import ArrayMemory
 
 PROFILE = PROFILES["qwen-7b"]
@@ -187,3 +188,20 @@ def test_dead_master_fails_every_call_and_takes_its_time():
     assert time.now_s == pytest.approx(1.0 + DEAD_CALL_S)
     assert scheduler.exists(["a"]) == [False]
     assert time.now_s == pytest.approx(1.5 + DEAD_CALL_S)
+
+
+def test_peer_that_hangs_is_asked_by_one_get():
+    """The first that meets its blocks waits for an answer; later ones are told no at once."""
+    time, shared = _shared(troubles={"frozen": 1.0})
+    pool = _pool(shared)
+    keys = [key for key in map(str, range(50)) if zlib.crc32(key.encode()) % 2][:2]
+    assert _on("inference", lambda: [pool.put([key], _blocks(1)) for key in keys]) == [[True], [True]]
+    time.reach(1.0)
+    took_s = []
+    for key in (keys[0], keys[1], keys[0]):
+        began_s = time.now_s
+        assert _on("inference", lambda key=key: pool.get([key], _blocks(1))) == [False]
+        took_s.append(time.now_s - began_s)
+        assert shared.is_hanging()
+        time.reach(time.now_s + 6.0)
+    assert took_s == pytest.approx([ASK_S + CALL_S, CALL_S, CALL_S])

@@ -2,9 +2,9 @@
 
 A block is loaded only where that is faster than computing its tokens, by what both took here of late.  Computing costs
 the same or more with every token before, loading does not, and a later block is of no use without those before it: so
-a step's hits are loaded whole or not at all.  What was not foreseen is met on the way: a load begins with a small
-piece, each later one is at most ``GROWTH`` times as large, and when the last one moved slower than computing the rest
-ends it there; what arrived stays.
+a step's hits are loaded whole or not at all.  What was not foreseen is met on the way: a load that may be felt begins
+with a small piece, each later one is at most ``GROWTH`` times as large, and when the last one moved slower than
+computing the rest ends it there; what arrived stays.
 
 Every rank decides alike: what it measured travels with the lengths that the ranks agree on anyway (``tells``,
 ``hears``), the slowest rank's figures count for all, and so does the state below.  Nothing is judged by fewer than
@@ -264,6 +264,8 @@ class LoadGate:
         worth_s = self._worth_s() * per_block
         block_s = self._figures.block_s * per_block
         first = 1 if self._is_probe or not block_s else max(FIRST_BLOCKS, int(FIRST_S / block_s))
+        if first > 1 and self._figures.call_s + block_s * num_blocks <= UNFELT_S:
+            first = num_blocks
         return Load(num_blocks, first, worth_s, self._left_s, self._clock)
 
     def ended(self, load: Load, num_arrived: int, per_block: float) -> None:

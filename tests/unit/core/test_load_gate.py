@@ -201,6 +201,15 @@ def test_a_fast_pool_saves_nearly_all_that_it_can():
     assert computed - taken >= 0.95 * (computed - best)
 
 
+def test_a_load_that_nobody_would_feel_is_one_call():
+    """Nine blocks take 5 ms, calls of four cost a tenth of that each; a hundred blocks begin with four."""
+    node = seen(Node())
+    for count, first in ((9, 9), (100, 4)):
+        node.pool.gets.clear()
+        assert node.serve(count)[0] == count
+        assert node.pool.gets[0] == first
+
+
 def far_away(compute_s):
     """A node whose pool takes ten times as long, for a call and for a block."""
     node = Node(token_s=compute_s / BLOCK_SIZE, slower=10.0)

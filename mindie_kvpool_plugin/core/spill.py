@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import BlockIds, Buffers, Digests, FreedSequence
 from mindie_kvpool_plugin.core import block_keys
@@ -40,6 +42,8 @@ from mindie_kvpool_plugin.observability.log import RateLimited
 
 ALIAS_BYTES = 16
 """Of the block's first segment; the content is irrelevant, the transport only needs some bytes."""
+
+_NO_SEQUENCES = np.zeros(0, dtype=np.int64)
 
 DRAIN_TIMEOUT_S = 5.0
 """For queued spills when the plugin goes away."""
@@ -98,6 +102,7 @@ class Spill:
         self._patience = Patience(fence_timeout_s, rank.clock)
         self._admission = admission
         self._fence = Fence(rank.memory.num_blocks)
+        self._computing = _NO_SEQUENCES
         self._settled: deque[_Settled] = deque()
         self._piece = PieceSize()
         self.pace = PutPace()
@@ -125,6 +130,22 @@ class Spill:
         """
         self._save_abandoned(sequence_id, block_ids, self._rank.device_idle)
         self.wait(block_ids)
+
+    @contextmanager
+    def computing(self, sequence_ids: npt.NDArray[np.int64]) -> Iterator[None]:
+        """A batch is prepared that goes on with these sequences: nobody has taken a block of theirs.
+
+        A prompt may share a block with one that computes it in the same batch, as a chunk of its own (SplitFuse).  The
+        host counts a chunk's tokens already, while the block does not hold them yet.
+
+        Args:
+            sequence_ids: int64 [n].
+        """
+        self._computing = sequence_ids
+        try:
+            yield
+        finally:
+            self._computing = _NO_SEQUENCES
 
     def hand_over(
         self, block_ids: BlockIds, sequence_id: int = NOBODY, is_computed: Callable[[], bool] | None = None
@@ -209,6 +230,7 @@ class Spill:
         writers = self._rank.directory.writers(block_ids)
         abandoned = (writers >= 0) & (writers != sequence_id)
         if abandoned.any():
+            abandoned &= ~np.isin(writers, self._computing)
             for writer in np.unique(writers[abandoned]).tolist():
                 self._spill_abandoned(writer, block_ids, is_computed)
 

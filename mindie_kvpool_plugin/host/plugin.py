@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mindie_kvpool_plugin.blocks import Adapter, BlockIds, PoolHit, Prompt
 from mindie_kvpool_plugin.host import block_share, block_writes, step_view
@@ -295,8 +296,9 @@ class KvPoolPlugin:
             self._give_hits_up(worker, model_inputs, metadata, cache_ids)
 
     def _prepare(self, worker: PoolWorker, model_inputs: Any, metadata: Any, cache_ids: Any) -> None:
-        with self._lock:
-            self._go_on(worker, metadata, cache_ids)
+        rows = step_view.going_rows(metadata, worker.dp_rank)
+        with self._lock, worker.walks.spill.computing(np.asarray(metadata.all_sequence_ids)[rows]):
+            self._go_on(worker, metadata, cache_ids, rows)
             if metadata.is_prefill:
                 self._prefill(worker, model_inputs, metadata, cache_ids)
 
@@ -365,10 +367,9 @@ class KvPoolPlugin:
         self._enter("telling what a batch lost", tell)
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
 
-    def _go_on(self, worker: PoolWorker, metadata: Any, cache_ids: Any) -> None:
+    def _go_on(self, worker: PoolWorker, metadata: Any, cache_ids: Any, rows: npt.NDArray[np.int64]) -> None:
         """Sequences that go on: guard the blocks they write next, note the ones they were given."""
         spill, directory = worker.walks.spill, worker.walks.directory
-        rows = step_view.going_rows(metadata, worker.dp_rank)
         if not len(rows):
             return
         sequence_ids = metadata.all_sequence_ids[rows]

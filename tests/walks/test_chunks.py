@@ -124,6 +124,31 @@ def test_what_ran_before_an_abort_comes_back(async_scheduling):
 
 
 @SCHEDULING
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("chunk_tokens", [24, 32, 44])
+def test_a_prompt_that_shares_what_another_one_computes_in_the_same_batch(chunk_tokens, steps, async_scheduling):
+    """The second prompt's hit goes on in a block that the first one's chunk only fills now; the pool has it.
+
+    What lies in that block yet is neither stored nor taken for what the pool promised.
+    """
+    system = Chat(1, 1, system_tokens=150).ready[0].tokens[:150]
+    with opened_pool(chunked(chunk_tokens=chunk_tokens, async_scheduling=async_scheduling)) as config:
+        with Engine(config) as engine:
+            finished(engine, [*system, *range(5, 45)])
+        with Engine(config) as engine:  # nothing is on the device
+            for user in range(4):
+                engine.submit([*system, *range(100 * user + 50, 100 * user + 90)], 4)
+                for _ in range(steps):
+                    engine.step()
+            engine.run()
+            assert_right_so_far(engine)
+            assert engine.plugin("kv_pool").counters.reloaded_blocks > 0
+        with Engine(config) as engine:
+            finished(engine, [*system, *range(350, 390)])
+            assert_right_so_far(engine)
+
+
+@SCHEDULING
 def test_believing_promises_serves_wrong_blocks(monkeypatch, async_scheduling):
     """The same failing gets, and the host is told that everything arrived."""
     lower_hits = step_view.lower_hits

@@ -365,6 +365,29 @@ def test_blocks_taken_from_a_sequence_without_a_free_event_are_saved_first():
     assert len(rank.pool.data_keys()) == 3
 
 
+def test_blocks_of_a_sequence_that_goes_on_in_the_same_batch_are_not_saved():
+    """The host counts a chunk of 7 that is not computed yet, and 8 shares its block: nobody took it, nothing is in it."""
+    rank = Rank()
+    tokens = prompt(100, 1)
+    rank.compute(7, tokens, [1])
+    from .parts import freed
+
+    rank.running[7] = (freed(7, tokens, [1]), np.ones(1, dtype=bool))
+    with rank.spill.computing(np.array([7, 9])):
+        rank.spill.before_write(8, np.array([1]))
+        rank.spill.hand_over(np.array([2]), 9)
+    assert rank.pool.puts == []
+    assert not rank.directory.holds(np.array([1]), digests(tokens)).any()
+    rank.spill.before_write(8, np.array([1]))
+    assert rank.counters.spilled_blocks == 1
+
+
+def digests(tokens):
+    from mindie_kvpool_plugin.core import block_keys
+
+    return block_keys.digest_chain(np.array(tokens), BLOCK_SIZE)
+
+
 def test_blocks_of_a_batch_in_flight_are_not_read():
     """The sequence that loses its block is still being computed: storing it now would store half a block."""
     rank = Rank()

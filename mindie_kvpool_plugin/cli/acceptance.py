@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mindie_kvpool_plugin.cli import acceptance_page
 from mindie_kvpool_plugin.cli.examined import UNREADABLE, Results, objects, read_report, say, say_title
 from mindie_kvpool_plugin.cli.numbers import SECONDS
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
-from mindie_kvpool_plugin.cli.written import write_whole
+from mindie_kvpool_plugin.cli.written import expect_folder, write_whole
 from mindie_kvpool_plugin.doctor.acceptance import plots
 from mindie_kvpool_plugin.doctor.acceptance.table import ACCEPTANCE, CLEANING, SECTIONS
 from mindie_kvpool_plugin.doctor.acceptance.trial import Tls, Trial
@@ -81,6 +82,8 @@ def command(
     chosen = chosen_language(lang)
     if html_file is not None:
         _refuse_without_plots()
+        with _one_line_errors(html_file):
+            expect_folder(html_file)
     report = read_report(config or default_config(os.environ), chosen)
     case = Trial(report, dict(os.environ), user=user, metrics_port=metrics_port, timeout_s=timeout, node=node[0],
                  nodes=node[1], url=url, tls=Tls(tls_ca or "", tls_cert or "", tls_key or ""))  # fmt: skip
@@ -161,9 +164,15 @@ def _summary(told: Sequence[dict[str, Any]], result: str, case: Trial, lang: Lan
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole, or not at all; exit 2 where it cannot be written."""
-    try:
+    with _one_line_errors(file):
         write_whole(file, text.encode(errors="backslashreplace"))
+
+
+@contextlib.contextmanager
+def _one_line_errors(file: Path) -> Iterator[None]:
+    """Exit 2 where it cannot be written."""
+    try:
+        yield
     except OSError as error:
         click.echo(f"mindie-kvpool acceptance: {file}: {error.strerror or error}", err=True)
         sys.exit(UNREADABLE)

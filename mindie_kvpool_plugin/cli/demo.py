@@ -20,7 +20,7 @@ from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.cli import demo_profile
 from mindie_kvpool_plugin.cli.numbers import Number
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
-from mindie_kvpool_plugin.cli.written import write_whole
+from mindie_kvpool_plugin.cli.written import expect_folder, write_whole
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
 from mindie_kvpool_plugin.simulator import timed, timed_service
@@ -117,6 +117,7 @@ def command(
         _timed_demo(given, json_file, chosen_language(lang))
     with _one_line_errors():
         _refuse_beside(given, TIMED_ONLY, "only with --profile")
+        expect_folder(json_file)
         spec = parse_spec(faults) if faults is not None else None
         _refuse_missing_rank(spec, int(tp))
         recorded = read_trace(trace or BUNDLED_TRACE, requests)
@@ -162,6 +163,7 @@ def _timed_demo(given: dict[str, Any], json_file: Path | None, lang: Language) -
     """Three services in simulated time."""
     with _one_line_errors():
         _refuse_beside(given, PLAIN_ONLY, "not with --profile, which says how large the host is")
+        expect_folder(json_file)
         config, asked = _timed_run(given)
         with _quiet_log(logging.ERROR), _progress(len(timed.SERVICES) * given.get("requests", REQUESTS)) as advance:
             found = timed.compare(config, advance)

@@ -14,6 +14,7 @@ from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.rules.layout import Layout
 from mindie_kvpool_plugin.cli.numbers import Number
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.written import expect_folder
 from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
@@ -106,6 +107,8 @@ def command(*, lang: str, form: str, **asked: Any) -> None:
     """Exit status: 0 planned, 2 it cannot be."""
     chosen = chosen_language(lang)
     try:
+        for file in (asked["plot"], asked["save_trace"]):
+            expect_folder(file)
         if asked["save_trace"] is not None:
             click.echo(_converted(asked, chosen))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from pathlib import Path
@@ -40,3 +41,13 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def expect_folder(path: Path | None) -> None:
+    """Before the work begins whose results go there.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))

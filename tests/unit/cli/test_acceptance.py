@@ -161,7 +161,7 @@ def test_a_node_number_that_is_none_is_refused(few, node):
 
 
 def test_a_page_that_cannot_be_written_is_one_line(few, tmp_path):
-    """2; the report has been told before."""
+    """2, before anything is tried."""
     status, output = run(few(), "--html", tmp_path / "missing" / "page.html", "--lang", "en")
     assert status == 2
     assert "No such file" in output

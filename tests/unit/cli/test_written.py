@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mindie_kvpool_plugin.cli import acceptance
+from mindie_kvpool_plugin.cli import acceptance, demo
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.cli.written import write_whole
 from tests.check_examples import MINIMAL
@@ -93,8 +93,29 @@ def test_a_page_that_cannot_be_written_takes_nothing_away(tmp_path, capsys):
 @pytest.mark.parametrize("options", [[], ["--profile", "qwen-7b"]], ids=["plain", "profile"])
 def test_results_that_cannot_be_written_are_shown(options, tmp_path):
     """The demo has run for minutes by then."""
-    path = tmp_path / "missing" / "results.json"
+    path = tmp_path / "results.json"
+    path.symlink_to("/dev/full")
     run = CliRunner().invoke(main, ["demo", "--requests", "3", *options, "--json", str(path), "--lang", "en"])
     assert run.exit_code == 2
-    assert f"{path}: No such file or directory" in run.stderr
+    assert f"{path}: No space left on device" in run.stderr
     assert "requests on a simulated MindIE-LLM" in run.stdout or "time to first token" in run.stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--profile", "qwen-7b"]], ids=["plain", "profile"])
+def test_a_demo_whose_results_have_no_place_does_not_begin(options, tmp_path, monkeypatch):
+    """A folder is missing: that can be known at once."""
+    monkeypatch.setattr(demo, "compare", None)
+    monkeypatch.setattr(demo.timed, "compare", None)
+    path = tmp_path / "missing" / "results.json"
+    run = CliRunner().invoke(main, ["demo", "--requests", "3", *options, "--json", str(path)])
+    assert run.exit_code == 2
+    assert run.stderr == f"mindie-kvpool demo: {path}: No such file or directory\n"
+
+
+def test_an_acceptance_whose_page_has_no_place_does_not_begin(tmp_path, monkeypatch):
+    """Likewise."""
+    monkeypatch.setattr(acceptance, "read_report", None)
+    path = tmp_path / "missing" / "page.html"
+    run = CliRunner().invoke(main, ["acceptance", str(tmp_path / "kv_pool.json"), "--html", str(path)])
+    assert run.exit_code == 2
+    assert run.stderr == f"mindie-kvpool acceptance: {path}: No such file or directory\n"

@@ -152,5 +152,5 @@ def open_scheduler_pool(backend: str, pool_file: PoolFile, counters: Counters | 
 
 
 def _open_guarded(backend: str, pool_file: PoolFile, role: Role, counters: Counters | None) -> PoolBackend:
-    options = pool_file.options or KvPoolOptions()
+    options = pool_file.chosen
     return guarded(lambda: open_pool(backend, pool_file, role), backend, role, options, counters or Counters())

@@ -17,7 +17,7 @@ from mindie_kvpool_plugin.cli.refusing import Refused, one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES, master_addresses, split_hostname
-from mindie_kvpool_plugin.options.records import GIB, KvPoolOptions, MooncakeOptions
+from mindie_kvpool_plugin.options.records import GIB, MooncakeOptions
 from mindie_kvpool_plugin.options.sizes import parse_size
 from mindie_kvpool_plugin.pools.mooncake.admin import DEFAULT_PORT, Admin
 from mindie_kvpool_plugin.pools.mooncake.disk import DiskTier, plan, staging_bytes
@@ -75,8 +75,8 @@ def command(
             drain_s=drain_s,
             device=device,
             admin=_admin(options, place, metrics_port),
-            namespace=(target.pool_file.options or KvPoolOptions()).namespace,
-            settings=settings_of(target.pool_file.options or KvPoolOptions()),
+            namespace=target.pool_file.chosen.namespace,
+            settings=settings_of(target.pool_file.chosen),
         )
         status = store.run(wish, _announcement(wish, options, chosen))
         sys.stdout.flush()

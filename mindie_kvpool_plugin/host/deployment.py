@@ -57,7 +57,7 @@ class Deployment:
     @property
     def options(self) -> KvPoolOptions:
         """Of the pool file's section, or all defaults."""
-        return self.pool_file.options or KvPoolOptions()
+        return self.pool_file.chosen
 
     @property
     def dp_rank(self) -> int:
@@ -134,7 +134,7 @@ def read_deployment(
             tp_rank=int(wrapper.mapping.attn_tp.rank),
             tp_size=int(wrapper.mapping.attn_tp.group_size),
             heads_per_rank=int(kvcache_settings.num_heads),
-            share=(pool_file.options or KvPoolOptions()).shards == "auto",
+            share=pool_file.chosen.shards == "auto",
             is_dealt_out=int(parallel.sp_size) > 1,
         ),
         share=BlockShare(int(parallel.scp_rank), int(parallel.scp_size)),

@@ -26,7 +26,6 @@ from mindie_kvpool_plugin.observability.log import RateLimited, logger
 from mindie_kvpool_plugin.observability.observer import observe
 from mindie_kvpool_plugin.observability.part import Part
 from mindie_kvpool_plugin.options.pool_file import PoolFile
-from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.base import PoolBackend
 
 NO_HASH = "0"
@@ -45,7 +44,7 @@ def build_lookup(backend: str, pool_file: PoolFile) -> SchedulerLookup:
     Raises:
         ConfigError, PoolError: as ``pools.registry.open_pool``.
     """
-    options = pool_file.options or KvPoolOptions()
+    options = pool_file.chosen
     counters = Counters()
     pool = assemble.open_scheduler_pool(backend, pool_file, counters)
     logger.info("the scheduler looks blocks up in %s, namespace %s", backend, options.namespace)

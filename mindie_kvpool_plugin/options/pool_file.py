@@ -60,6 +60,11 @@ class PoolFile:
     options: KvPoolOptions | None
     device_id: int = 0
 
+    @property
+    def chosen(self) -> KvPoolOptions:
+        """The options that hold: the section's, or all defaults."""
+        return self.options or KvPoolOptions()
+
 
 def has_section(path: str, *, unreadable: bool) -> bool:
     """Whether ``path`` is a pool file with a ``kv_pool`` section; ``unreadable`` if that cannot be told."""

@@ -366,7 +366,7 @@ def test_blocks_taken_from_a_sequence_without_a_free_event_are_saved_first():
 
 
 def test_blocks_of_a_sequence_that_goes_on_in_the_same_batch_are_not_saved():
-    """The host counts a chunk of 7 that is not computed yet, and 8 shares its block: nobody took it, nothing is in it."""
+    """The host counts a chunk of 7 that is not computed yet, and 8 shares its block: nobody took it; it is empty."""
     rank = Rank()
     tokens = prompt(100, 1)
     rank.compute(7, tokens, [1])

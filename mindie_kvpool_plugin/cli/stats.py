@@ -76,8 +76,14 @@ def _objects(replies: Sequence[Reply]) -> list[Any]:
 def _shown(replies: Sequence[Reply], lang: Language) -> Group:
     lines: list[Any] = tables([reply.answer for reply in replies if _is_told(reply)], lang)
     silent = [reply for reply in replies if not _is_told(reply)]
-    lines += [words("stats.silent", lang, place=reply.socket, trouble=_trouble(reply)) for reply in silent]
+    lines += [_silence(reply, lang) for reply in silent]
     return Group(*(lines or [words("stats.nobody", lang)]))
+
+
+def _silence(reply: Reply, lang: Language) -> str:
+    if reply.is_folder:
+        return words("doctor.presence.folder", lang, reason=reply.trouble)
+    return words("stats.silent", lang, place=reply.socket, trouble=_trouble(reply))
 
 
 def _is_told(reply: Reply) -> bool:

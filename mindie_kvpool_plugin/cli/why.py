@@ -49,7 +49,9 @@ def _ask(question: Json, lang: Language) -> list[Json]:
     """The answers of all processes that remember prompts; the command ends when there is none."""
     replies = ask_all(question)
     for reply in replies:
-        if reply.trouble is not None:
+        if reply.is_folder:
+            click.echo(words("doctor.presence.folder", lang, reason=reply.trouble), err=True)
+        elif reply.trouble is not None:
             click.echo(words("why.trouble", lang, place=reply.socket, trouble=reply.trouble), err=True)
     answers = [reply.answer for reply in replies if isinstance(reply.answer, dict)]
     told: list[Json] = [answer for answer in answers if isinstance(answer.get("parts"), list)]

@@ -40,9 +40,9 @@ def presence(case: Case) -> Iterator[Line]:
 
 def _in_trouble(reply: Reply) -> Line:
     """A process that says nothing, or a folder that others may write."""
-    if reply.socket.endswith(".sock"):
-        return warning("presence.silent", socket=reply.socket, reason=reply.trouble)
-    return trouble("presence.folder", reason=reply.trouble)
+    if reply.is_folder:
+        return trouble("presence.folder", reason=reply.trouble)
+    return warning("presence.silent", socket=reply.socket, reason=reply.trouble)
 
 
 def _parts(answer: Answer) -> list[Any]:

@@ -26,7 +26,7 @@ class Reply:
     """What a process said, or why it said nothing.
 
     Attributes:
-        socket: its socket's path.
+        socket: its socket's path, or the folder's.
         answer: the document, if it answered.
         trouble: why there is none.
     """
@@ -34,6 +34,11 @@ class Reply:
     socket: str
     answer: Any = None
     trouble: str | None = None
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it stands for a folder that cannot be trusted, and ``trouble`` names it."""
+        return not self.socket.endswith(".sock")
 
 
 def ask_all(question: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> list[Reply]:

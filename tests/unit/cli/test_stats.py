@@ -208,3 +208,12 @@ def test_watching_shows_the_table(service):
             assert next(line for line in watching.stdout if "Workers" in line)
         finally:
             watching.kill()
+
+
+@pytest.mark.parametrize("command", ["stats", "why"])
+def test_a_folder_that_cannot_be_trusted_is_named_once_and_what_to_do(command, folder):
+    """It is no process that did not answer."""
+    folder.mkdir()
+    folder.chmod(0o777)
+    told = CliRunner(env={"COLUMNS": "400"}).invoke(main, [command, "--lang", "en"]).output.splitlines()
+    assert told[0] == f"nobody can be asked: {folder} has mode 0777, in which others may write; chmod 700 {folder}"

@@ -50,6 +50,11 @@ def _let_everybody_in(self):
     yield True
 
 
+@contextlib.contextmanager
+def _of_nobody(self, sequence_ids):
+    yield
+
+
 def _without_last_layer(build):
     return lambda self, npu_cache, num_blocks=None: build(self, npu_cache[:-1], num_blocks)
 
@@ -110,6 +115,12 @@ MUTATIONS = {
         "_save_abandoned",
         _nothing,
         f"{WRITES}::test_an_aborted_sequence_is_saved_before_the_write[sync-copy-guarded]",
+    ),
+    "who goes on in the batch counts as vanished": Mutation(
+        Spill,
+        "computing",
+        _of_nobody,
+        "tests/walks/test_chunks.py::test_a_prompt_that_shares_what_another_one_computes_in_the_same_batch[24-2-sync]",
     ),
     "the directory does not forget": Mutation(
         BlockDirectory,

@@ -87,6 +87,7 @@ def end_all() -> None:
 
 def listen() -> dict[str, Any]:
     """In the child: the question.  The alarm ends it soon after its limit, also when its parent has died."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us in the background ignores it
     question: dict[str, Any] = json.loads(sys.stdin.buffer.read())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, question["limit_s"] + 1.0)

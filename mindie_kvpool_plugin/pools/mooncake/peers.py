@@ -112,7 +112,7 @@ class Peers:
         here = {peer for peer in gone if _is_of_this_machine(peer)}
         found: dict[str, Verdict] = {}
         with contextlib.suppress(OSError, RuntimeError):
-            found = ask(here, ANSWER_TIMEOUT_S)
+            found = ask(here, ANSWER_TIMEOUT_S) if here else {}
         return {peer for peer, verdict in found.items() if verdict == "gone"}
 
     def _note(self, peer: str, verdict: Verdict) -> None:

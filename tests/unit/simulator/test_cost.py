@@ -205,3 +205,14 @@ def test_peer_that_hangs_is_asked_by_one_get():
         assert shared.is_hanging()
         time.reach(time.now_s + 6.0)
     assert took_s == pytest.approx([ASK_S + CALL_S, CALL_S, CALL_S])
+
+
+def test_peer_that_hangs_is_asked_by_a_put_of_the_spill_thread():
+    """Puts ask those they know; no step waits."""
+    time, shared = _shared(troubles={"frozen": 0.0})
+    pool = _pool(shared)
+    key = next(key for key in map(str, range(50)) if zlib.crc32(key.encode()) % 2)
+    assert _on("kvpool-spill", lambda: pool.put([key], _blocks(1))) == [False]
+    assert time.now_s == 0.0
+    assert _on("inference", lambda: pool.get([key], _blocks(1))) == [False]
+    assert time.now_s == pytest.approx(CALL_S)

@@ -137,8 +137,8 @@ def test_blocks_are_evicted_between_lookup_and_get(monkeypatch, is_guarded, asyn
     if not is_guarded:
         fetch = Reload._fetch
 
-        def believe(self, hits, held_s):
-            fetch(self, hits, held_s)
+        def believe(self, hits):
+            fetch(self, hits)
             promised = np.array([hit.promised for hit in hits], dtype=np.int64)
             return promised, promised
 

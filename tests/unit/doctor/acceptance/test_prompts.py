@@ -76,7 +76,7 @@ def test_a_hit_that_ends_early_fails(beside, service, monkeypatch):
 def test_hits_that_are_computed_because_that_is_faster_are_no_verdict_on_the_pool(beside, monkeypatch):
     """Not possible here, with what makes it possible; the answers are compared all the same."""
 
-    def decline(self, hits, held_s):
+    def decline(self, hits):
         computed = np.array([hit.computed for hit in hits], dtype=np.int64)
         return computed, computed
 

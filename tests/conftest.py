@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 
@@ -16,6 +17,9 @@ from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster
 
 CAPACITY_BYTES = 32 << 20
+
+# a shell's background job ignores it, and so would every process that a test starts and interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_until(condition, timeout_s, what):

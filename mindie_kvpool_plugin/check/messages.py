@@ -20,8 +20,8 @@ Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# a placeholder's value is a name or a number; longer text comes from a hostile file
-_MAX_PARAM_CHARS = 200
+# a value is a name, a number or a sentence with a path; longer text comes from a hostile file
+_MAX_PARAM_CHARS = 1000
 
 
 def language(wanted: str, env: Mapping[str, str]) -> Language:

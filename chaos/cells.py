@@ -72,7 +72,7 @@ class Outcome:
 def run_config(cell: Any, config: RunConfig) -> Outcome:
     """Run a cell's configuration, in this process."""
     began = time.monotonic()
-    with _quiet(), _bounded():
+    with quiet(), _bounded():
         try:
             result = run_with_pool(config)
         except Exception as error:  # noqa: BLE001 - an engine that stopped is a finding, not the end of the matrix
@@ -124,7 +124,8 @@ def _bounded() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Nothing is logged meanwhile."""
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import logging
 import os
 import random
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from mindie_kvpool_plugin.observability.log import logger
+from chaos.cells import quiet
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import FAULTY, injected, parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -191,8 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tp", type=int, choices=[1, 2, 4], default=1)
     parser.add_argument("--faults", default="", help="break the pool, as demo --faults does")
     options = parser.parse_args(arguments)
-    logger.setLevel(logging.CRITICAL)
-    result = soak(options.requests, pool=options.pool, tp=options.tp, faults=options.faults)
+    with quiet():
+        result = soak(options.requests, pool=options.pool, tp=options.tp, faults=options.faults)
     console = Console()
     table = Table(title=f"{result.requests:,} requests, {options.pool}, tp {options.tp}", title_justify="left")
     for heading in ("", "RSS MiB", "threads", "open files", "shared segments"):

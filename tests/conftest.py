@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
+from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster
@@ -83,6 +84,14 @@ def mooncake_keys(master, segment_bytes=64 << 20, **more):
         "device_name": "",
         **more,
     }
+
+
+@pytest.fixture(autouse=True)
+def log_level():
+    """What a command sets in the test's process is the next test's no more."""
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture(scope="session", autouse=True)

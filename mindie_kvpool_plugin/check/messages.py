@@ -6,6 +6,7 @@ translation like Chinese: no sentence lives in the code, and a missing twin is a
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mindie_kvpool_plugin.check.findings import Finding, Phrase, shown
+from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.support import Refusal
 
 Language = Literal["en", "zh"]
@@ -52,6 +54,38 @@ def words(key: str, lang: Language, /, **params: Any) -> str:
 def has_text(key: str, lang: Language) -> bool:
     """Whether a language has a text."""
     return key in _texts(lang)
+
+
+class Refused(ConfigError):  # noqa: N818 - it is no error of ours
+    """What is asked for cannot be done, as a sentence of the catalogs.
+
+    Attributes:
+        key: the sentence's name.
+        params: its values.
+    """
+
+    def __init__(self, key: str, /, **params: Any) -> None:
+        super().__init__(key)
+        self.key, self.params = key, params
+
+    def __str__(self) -> str:
+        """In English, as a traceback shows it."""
+        return reason(self, "en")
+
+
+def reason(error: Exception, lang: Language) -> str:
+    """What an error says: a refusal in the user's language, the system's with its file, others as they are."""
+    if isinstance(error, Refused):
+        return words(error.key, lang, **error.params)
+    if isinstance(error, OSError) and error.filename:
+        return words("command.file_error", lang, file=error.filename, reason=system_reason(error))
+    return str(error)
+
+
+def system_reason(error: OSError) -> Phrase | str:
+    """What the system says, without the file: the usual ones in the user's language."""
+    key = f"errno.{errno.errorcode.get(error.errno or 0)}"
+    return Phrase(key) if has_text(key, "en") else error.strerror or type(error).__name__
 
 
 def message(finding: Finding, lang: Language) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -10,7 +9,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.check.situation import default_config
 from mindie_kvpool_plugin.cli import acceptance_page
-from mindie_kvpool_plugin.cli.examined import UNREADABLE, Results, objects, read_report, say, say_title
+from mindie_kvpool_plugin.cli.examined import Results, objects, read_report, say, say_title
 from mindie_kvpool_plugin.cli.numbers import SECONDS
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.written import expect_folder, write_whole
 from mindie_kvpool_plugin.doctor.acceptance import plots
@@ -30,7 +30,6 @@ from mindie_kvpool_plugin.doctor.acceptance.trial import Tls, Trial
 from mindie_kvpool_plugin.doctor.child import end_all
 from mindie_kvpool_plugin.doctor.examine import Probe, examine
 from mindie_kvpool_plugin.doctor.lines import Line, is_trouble
-from mindie_kvpool_plugin.errors import ConfigError
 
 DEFAULT_TIMEOUT_S = 900.0
 INTERRUPTED = 130
@@ -81,8 +80,8 @@ def command(
     """Exit status: 0 nothing failed, 1 something did, 2 could not examine or write the page, 130 interrupted."""
     chosen = chosen_language(lang)
     if html_file is not None:
-        _refuse_without_plots()
-        with _one_line_errors(html_file):
+        with one_line_refusals("acceptance", chosen):
+            plots.need_library()
             expect_folder(html_file)
     report = read_report(config or default_config(os.environ), chosen)
     case = Trial(report, dict(os.environ), user=user, metrics_port=metrics_port, timeout_s=timeout, node=node[0],
@@ -93,16 +92,8 @@ def command(
     document = _document(found, case, began, chosen)
     click.echo(json.dumps(document, ensure_ascii=False, indent=2) if form == "json" else f"\n{document['summary']}")
     if html_file is not None:
-        _write(html_file, acceptance_page.page(document, SECTIONS, list(plots.draw(case)), chosen))
+        _write(html_file, acceptance_page.page(document, SECTIONS, list(plots.draw(case)), chosen), chosen)
     sys.exit(1 if document["result"] == "failed" else 0)
-
-
-def _refuse_without_plots() -> None:
-    try:
-        plots.need_library()
-    except ConfigError as error:
-        click.echo(f"mindie-kvpool acceptance: {error}", err=True)
-        sys.exit(UNREADABLE)
 
 
 def _examined(case: Trial, form: str, lang: Language) -> Results:
@@ -163,16 +154,6 @@ def _summary(told: Sequence[dict[str, Any]], result: str, case: Trial, lang: Lan
     )
 
 
-def _write(file: Path, text: str) -> None:
-    with _one_line_errors(file):
+def _write(file: Path, text: str, lang: Language) -> None:
+    with one_line_refusals("acceptance", lang):
         write_whole(file, text.encode(errors="backslashreplace"))
-
-
-@contextlib.contextmanager
-def _one_line_errors(file: Path) -> Iterator[None]:
-    """Exit 2 where it cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        click.echo(f"mindie-kvpool acceptance: {file}: {error.strerror or error}", err=True)
-        sys.exit(UNREADABLE)

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, system_reason, words
 from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes, read_limited
 from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION, HOST_VERSIONS
 from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
@@ -116,9 +116,9 @@ def _refuse_pairs(
 ) -> None:
     """Options that contradict each other."""
     if output is not None and (not wants_fix or wants_diff or len(names) > 1):
-        raise click.UsageError("--output needs --fix and one file")
+        raise click.UsageError(words("check.output_needs_fix", chosen_language("auto")))
     if (wants_fix or wants_diff) and is_selected:
-        raise click.UsageError("--fix repairs everything it can: leave out --select and --ignore")
+        raise click.UsageError(words("check.fix_selects_nothing", chosen_language("auto")))
 
 
 def _environment(overrides: tuple[str, ...], *, no_env: bool) -> dict[str, str]:
@@ -126,7 +126,9 @@ def _environment(overrides: tuple[str, ...], *, no_env: bool) -> dict[str, str]:
     for override in overrides:
         key, equals, value = override.partition("=")
         if not key or not equals:
-            raise click.BadParameter(f"{override!r} is not KEY=VALUE", param_hint="--env")
+            raise click.BadParameter(
+                words("check.no_assignment", chosen_language("auto"), value=override), param_hint="--env"
+            )
         env[key] = value
     return env
 
@@ -172,8 +174,7 @@ def _content(name: str, situation: Situation, repairs: Repairs | None) -> bytes 
 def _checked(name: str, situation: Situation, content: bytes | OSError) -> CheckReport:
     if isinstance(content, bytes):
         return check_bytes(content, name, situation)
-    reason = content.strerror or type(content).__name__
-    finding = codes.CANNOT_READ.found(params={"file": name, "reason": reason})
+    finding = codes.CANNOT_READ.found(params={"file": name, "reason": system_reason(content)})
     return CheckReport(Document(name, ""), situation, [finding])
 
 

@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, words
 from mindie_kvpool_plugin.cli import demo_profile
 from mindie_kvpool_plugin.cli.numbers import Number
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.written import expect_folder, write_whole
-from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.observability.log import LEVEL_VARIABLE, logger
 from mindie_kvpool_plugin.simulator import timed, timed_service
 from mindie_kvpool_plugin.simulator.block_manager import OutOfBlocksError
@@ -30,7 +30,7 @@ from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import KINDS, FaultSpec, parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.run import Comparison, PoolName, Result, RunConfig, compare
-from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, TraceError, TraceRequest, read_trace
+from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, TraceRequest, read_trace
 from mindie_kvpool_plugin.simulator.traffic import replay
 
 DEMO_SHAPE = ModelShape()
@@ -112,11 +112,11 @@ def command(
     lang: str,
 ) -> None:
     """Exit status: 0 both runs were right, 1 corruption, wrong answer or leaked block, 2 it cannot run as asked."""
-    given = _given()
+    given, chosen = _given(), chosen_language(lang)
     if profile is not None:
-        _timed_demo(given, json_file, chosen_language(lang))
-    with _one_line_errors():
-        _refuse_beside(given, TIMED_ONLY, "only with --profile")
+        _timed_demo(given, json_file, chosen)
+    with _one_line_errors(chosen):
+        _refuse_beside(given, TIMED_ONLY, "demo.only_timed")
         expect_folder(json_file)
         spec = parse_spec(faults) if faults is not None else None
         _refuse_missing_rank(spec, int(tp))
@@ -138,8 +138,8 @@ def command(
             section={} if metrics_port is None else {"metrics": "http", "metrics_port": metrics_port},
         )
         comparison = _run(config, len(recorded))
-    _report(comparison, pool, Console(), chosen_language(lang))
-    _write(json_file, comparison.as_json())
+    _report(comparison, pool, Console(), chosen)
+    _write(json_file, comparison.as_json(), chosen)
     sys.exit(0 if comparison.is_correct else 1)
 
 
@@ -153,22 +153,22 @@ def _given() -> dict[str, Any]:
     }
 
 
-def _refuse_beside(given: Iterable[str], refused: Sequence[str], why: str) -> None:
+def _refuse_beside(given: Iterable[str], refused: Sequence[str], key: str) -> None:
     named = [f"--{name.replace('_', '-')}" for name in given if name in refused]
     if named:
-        raise ConfigError(f"{', '.join(named)}: {why}")
+        raise Refused(key, options=", ".join(named))
 
 
 def _timed_demo(given: dict[str, Any], json_file: Path | None, lang: Language) -> NoReturn:
     """Three services in simulated time."""
-    with _one_line_errors():
-        _refuse_beside(given, PLAIN_ONLY, "not with --profile, which says how large the host is")
+    with _one_line_errors(lang):
+        _refuse_beside(given, PLAIN_ONLY, "demo.only_plain")
         expect_folder(json_file)
         config, asked = _timed_run(given)
         with _quiet_log(logging.ERROR), _progress(len(timed.SERVICES) * given.get("requests", REQUESTS)) as advance:
             found = timed.compare(config, advance)
     demo_profile.report(config, asked, found, Console(), lang)
-    _write(json_file, timed.as_json(found))
+    _write(json_file, timed.as_json(found), lang)
     sys.exit(0 if demo_profile.is_correct(found) else 1)
 
 
@@ -186,7 +186,7 @@ def _timed_run(given: dict[str, Any]) -> tuple[timed.TimedRun, timed_service.Ask
 
 def _refuse_missing_rank(spec: FaultSpec | None, tp: int) -> None:
     if spec is not None and spec.rank is not None and spec.rank >= tp:
-        raise ConfigError(f"faults: rank is {spec.rank}, but --tp {tp} has ranks 0 to {tp - 1}")
+        raise Refused("faults.no_such_rank", rank=spec.rank, tp=tp, last=tp - 1)
 
 
 def _longest(recorded: list[TraceRequest]) -> int:
@@ -194,30 +194,19 @@ def _longest(recorded: list[TraceRequest]) -> int:
 
 
 @contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (KvPoolError, TraceError) as error:
-        _refuse(str(error))
-    except OutOfBlocksError as error:
-        _refuse(f"{error}; raise --hbm-blocks")
-    except OSError as error:
-        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+def _one_line_errors(lang: Language) -> Iterator[None]:
+    with one_line_refusals("demo", lang):
+        try:
+            yield
+        except OutOfBlocksError as error:
+            raise Refused("demo.out_of_blocks") from error
 
 
-def _write(file: Path | None, results: str) -> None:
+def _write(file: Path | None, results: str, lang: Language) -> None:
     """After they are shown: a run takes minutes."""
-    if file is None:
-        return
-    try:
-        write_whole(file, f"{results}\n".encode())
-    except OSError as error:
-        _refuse(f"{file}: {error.strerror or error}")
-
-
-def _refuse(message: str) -> None:
-    click.echo(f"mindie-kvpool demo: {message}", err=True)
-    sys.exit(2)
+    if file is not None:
+        with one_line_refusals("demo", lang):
+            write_whole(file, f"{results}\n".encode())
 
 
 def _run(config: RunConfig, requests: int) -> Comparison:

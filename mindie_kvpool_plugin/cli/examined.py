@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.messages import Language, message, words
+from mindie_kvpool_plugin.check.messages import Language, message, system_reason, words
 from mindie_kvpool_plugin.check.pipeline import CheckReport, check_file
 from mindie_kvpool_plugin.check.situation import Situation, find_home
 from mindie_kvpool_plugin.doctor.examine import Probe
@@ -34,8 +34,7 @@ def read_report(config: Path | None, lang: Language) -> CheckReport:
     try:
         return check_file(config, situation)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        found = codes.CANNOT_READ.found(params={"file": str(config), "reason": reason})
+        found = codes.CANNOT_READ.found(params={"file": str(config), "reason": system_reason(error)})
         click.echo(message(found, lang), err=True)
         sys.exit(UNREADABLE)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, reason, system_reason, words
 from mindie_kvpool_plugin.check.repair import Repair, repair
 from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_OUTPUT
@@ -33,7 +33,10 @@ def fix(data: bytes, name: str, situation: Situation, output: Path | None, lang:
     try:
         _write(done, data, path, output, lang)
     except OSError as error:
-        click.echo(words("fix.cannot_write", lang, file=output or path, reason=error.strerror), err=True)
+        click.echo(words("fix.cannot_write", lang, file=output or path, reason=system_reason(error)), err=True)
+        sys.exit(2)
+    except Refused as refused:
+        click.echo(reason(refused, lang), err=True)
         sys.exit(2)
     return done.data
 
@@ -92,7 +95,7 @@ def _backup(path: Path) -> Path:
             continue
         shutil.copy2(path, backup)
         return backup
-    raise FileExistsError(17, "a thousand backups beside it", str(path))
+    raise Refused("fix.backups", file=path)
 
 
 def _mode_of(path: Path) -> int:

@@ -5,31 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, system_reason, words
 from mindie_kvpool_plugin.check.pipeline import CheckReport, check_file
 from mindie_kvpool_plugin.check.situation import Situation, find_home
+from mindie_kvpool_plugin.cli.numbers import Size
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.reporters import quiet_report
 from mindie_kvpool_plugin.cli.selection import Selection
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.starting_files import MASTER_PORT, Wish, starting_files
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
-from mindie_kvpool_plugin.options.sizes import parse_size
 
 # the service refuses a configuration that others may read or anybody may execute
 MODE = 0o640
 MOST_NODES, MOST_CARDS = 64, 16
-
-
-def _bytes(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Bytes of a text such as ``200GB``."""
-    size = parse_size(value)
-    if value is not None and size is None:
-        raise click.BadParameter(f"{value!r} is no size such as 200GB", context, parameter)
-    return size
 
 
 @click.command(name="init", cls=SpeakingCommand)
@@ -40,7 +32,7 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--host", "hosts", multiple=True, metavar="ADDRESS")
 @click.option("--protocol", type=click.Choice(["ascend", "rdma", "tcp"]), default="ascend", show_default=True)
 @click.option("--device", default="", metavar="NAME")
-@click.option("--dram", metavar="SIZE", callback=_bytes)
+@click.option("--dram", type=Size())
 @click.option("--force", is_flag=True)
 @lang_option
 def command(
@@ -58,43 +50,44 @@ def command(
 ) -> None:
     """Exit status: 0 written and without errors, 1 the check finds errors, 2 nothing written."""
     chosen = chosen_language(lang)
-    if protocol == "rdma" and not device:
-        _refuse(words("init.device", chosen))
-    if len(hosts) not in {0, nodes}:
-        _refuse(words("init.hosts", chosen, nodes=nodes, hosts=len(hosts)))
     where = model.absolute() if model is not None else None
     wish = Wish(where, nodes, cards, hosts, protocol, device, dram)
-    files = _files(wish, folder, chosen)
-    existing = [path for path in files if path.exists()]
-    if existing and not force:
-        _refuse(words("init.exists", chosen, files=", ".join(map(str, existing))))
-    for path, text in files.items():
-        _write(path, text, chosen)
-        click.echo(words("init.written", chosen, file=path))
+    with one_line_refusals("init", chosen):
+        _refuse_wish(wish)
+        files = _files(wish, folder)
+        existing = [path for path in files if path.exists()]
+        if existing and not force:
+            raise Refused("init.exists", files=", ".join(map(str, existing)))
+        for path, text in files.items():
+            _write(path, text)
+            click.echo(words("init.written", chosen, file=path))
     for line in _advice(wish, folder, chosen):
         click.echo(line)
     sys.exit(_checked(files, folder, chosen))
 
 
-def _refuse(text: str) -> NoReturn:
-    click.echo(f"mindie-kvpool init: {text}", err=True)
-    sys.exit(2)
+def _refuse_wish(wish: Wish) -> None:
+    """What does not go together."""
+    if wish.protocol == "rdma" and not wish.device:
+        raise Refused("init.device")
+    if len(wish.hosts) not in {0, wish.nodes}:
+        raise Refused("init.hosts", nodes=wish.nodes, hosts=len(wish.hosts))
 
 
-def _files(wish: Wish, folder: Path, lang: Language) -> dict[Path, str]:
+def _files(wish: Wish, folder: Path) -> dict[Path, str]:
     try:
         return starting_files(wish, folder)
     except TooLittleMemoryError as error:
-        _refuse(words("init.dram", lang, needed=f"{error.needed // 2**20}MB"))
+        raise Refused("init.dram", needed=f"{error.needed // 2**20}MB") from error
 
 
-def _write(path: Path, text: str, lang: Language) -> None:
+def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         path.chmod(MODE)
     except OSError as error:
-        _refuse(words("fix.cannot_write", lang, file=path, reason=error.strerror))
+        raise Refused("fix.cannot_write", file=path, reason=system_reason(error)) from error
 
 
 def _advice(wish: Wish, folder: Path, lang: Language) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mindie_kvpool_plugin import __version__
-from mindie_kvpool_plugin.check.messages import words
+from mindie_kvpool_plugin.check.messages import system_reason, words
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option, suggestion
 from mindie_kvpool_plugin.options.typos import closest
 
@@ -97,8 +97,9 @@ class LazyGroup(SpeakingCommand, click.Group):
         except OSError as error:
             if not error.errno:
                 raise
-            place = f": {error.filename}" if error.filename else ""
-            _last_words(words("command.os_error", chosen_language("auto"), reason=f"{error.strerror}{place}"))
+            lang = chosen_language("auto")
+            key = "command.os_error_at" if error.filename else "command.os_error"
+            _last_words(words(key, lang, file=error.filename, reason=system_reason(error)))
             os._exit(2)  # an orderly end would write to standard output once more
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

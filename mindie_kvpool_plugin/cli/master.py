@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import click
 
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, words
 from mindie_kvpool_plugin.cli.pool_target import PoolTarget, find_pool
-from mindie_kvpool_plugin.cli.refusing import Refused, one_line_refusals
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.options.mooncake import joined, master_addresses

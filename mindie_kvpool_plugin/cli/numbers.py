@@ -7,6 +7,10 @@ from typing import Any
 
 import click
 
+from mindie_kvpool_plugin.check.messages import words
+from mindie_kvpool_plugin.cli.speaking import chosen_language
+from mindie_kvpool_plugin.options.sizes import parse_size
+
 LONGEST_S = 86_400.0
 """A day: longer waits are no wish, and clocks end somewhere."""
 
@@ -18,8 +22,21 @@ class Number(click.FloatRange):
         """As click does."""
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
-            self.fail(f"{value!r} is not a valid float.", param, ctx)
+            self.fail(words("command.no_number", chosen_language("auto"), value=value), param, ctx)
         return found
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """A size as the pool file writes it, such as ``200GB``: bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """As click does."""
+        size = parse_size(value)
+        if size is None:
+            self.fail(words("command.no_size", chosen_language("auto"), value=value), param, ctx)
+        return size
 
 
 SECONDS = Number(min=1, max=LONGEST_S)

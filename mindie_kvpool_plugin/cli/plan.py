@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, words
 from mindie_kvpool_plugin.check.rules.layout import Layout
-from mindie_kvpool_plugin.cli.numbers import Number
+from mindie_kvpool_plugin.cli.numbers import Number, Size
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals, refuse
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.written import expect_folder
-from mindie_kvpool_plugin.errors import ConfigError, KvPoolError
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
-from mindie_kvpool_plugin.options.sizes import parse_size, size_text
+from mindie_kvpool_plugin.options.sizes import size_text
 from mindie_kvpool_plugin.planning import curve as curves
 from mindie_kvpool_plugin.planning import deployment as deployments
 from mindie_kvpool_plugin.planning import plot as plots
@@ -29,21 +28,9 @@ from mindie_kvpool_plugin.planning.request_lines import DEFAULT_BYTES_PER_TOKEN,
 from mindie_kvpool_plugin.planning.sizes import Sizes, sizes
 from mindie_kvpool_plugin.planning.traffic_file import convert, read_traffic
 from mindie_kvpool_plugin.planning.worth import judge
-from mindie_kvpool_plugin.simulator.trace import TraceError
 
 Asked = Mapping[str, Any]
 """The options as the user gave them."""
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    name = "SIZE"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes of a text such as ``200GB``."""
-        size = value if isinstance(value, int) else parse_size(value)
-        if size is None:
-            self.fail(f"{value!r} is no size such as 200GB", param, ctx)
-        return size
 
 
 class _Counts(click.ParamType):  # type: ignore[type-arg]
@@ -55,7 +42,7 @@ class _Counts(click.ParamType):  # type: ignore[type-arg]
             return value
         parts = [part.strip() for part in value.split(",")]
         if not all(part.isdecimal() and 0 < int(part) < 2**40 for part in parts):
-            self.fail(f"{value!r} is no list such as 10000,20000", param, ctx)
+            self.fail(words("plan.no_list", chosen_language("auto"), value=value), param, ctx)
         return tuple(int(part) for part in parts)
 
 
@@ -81,11 +68,11 @@ _COUNT = click.IntRange(min=1)
 @click.option("--mtp", is_flag=True)
 @click.option("--nz", is_flag=True)
 @click.option("--nodes", type=_COUNT)
-@click.option("--dram", type=_Size())
-@click.option("--ssd", type=_Size(), default=0)
+@click.option("--dram", type=Size())
+@click.option("--ssd", type=Size(), default=0)
 @click.option("--store", is_flag=True)
 @click.option("--hbm-blocks", type=_COUNT)
-@click.option("--hbm-memory", type=_Size())
+@click.option("--hbm-memory", type=Size())
 @click.option("--trace", metavar="FILE", type=_FILE)
 @click.option("--requests", type=_COUNT)
 @click.option("--concurrency", type=_COUNT, default=1)
@@ -99,28 +86,23 @@ _COUNT = click.IntRange(min=1)
 @click.option("--eviction-ratio", type=Number(min=0, max=1), default=PoolRules().ratio)
 @click.option("--spill-at", type=click.Choice(["end", "overwrite"]), default="end")
 @click.option("--prefill-rate", metavar="TOKENS/S", type=Number(min=0, min_open=True))
-@click.option("--rank-rate", metavar="SIZE/S", type=_Size())
+@click.option("--rank-rate", metavar="SIZE/S", type=Size())
 @click.option("--plot", metavar="FILE", type=_FILE)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @lang_option
 def command(*, lang: str, form: str, **asked: Any) -> None:
     """Exit status: 0 planned, 2 it cannot be."""
     chosen = chosen_language(lang)
-    try:
+    with one_line_refusals("plan", chosen):
         for file in (asked["plot"], asked["save_trace"]):
             expect_folder(file)
         if asked["save_trace"] is not None:
             click.echo(_converted(asked, chosen))
             return
-        plan = _plan(asked, chosen)
+        plan = _plan(asked)
         if asked["plot"] is not None and plan.curve is not None:
+            # in English: the fonts that matplotlib brings have no Chinese
             plots.write(plan.curve, asked["plot"], plan.planned, lambda name: words(name, "en"))
-    except (KvPoolError, TraceError) as error:
-        _refuse(str(error))
-    except TooLittleMemoryError as error:
-        _refuse(words("plan.little_memory", chosen, needed=size_text(error.needed)))
-    except OSError as error:
-        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     if form == "json":
         click.echo(as_json(plan))
     else:
@@ -132,18 +114,13 @@ def _show(plan: Plan, lang: Language) -> None:
     try:
         from mindie_kvpool_plugin.cli import plan_report  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        _refuse(words("plan.needs", lang, package=(error.name or "").partition(".")[0]))
+        refuse("plan", words("plan.needs", lang, package=(error.name or "").partition(".")[0]))
     plan_report.show(plan, lang)
-
-
-def _refuse(message: str) -> NoReturn:
-    click.echo(f"mindie-kvpool plan: {message}", err=True)
-    sys.exit(2)
 
 
 def _converted(asked: Asked, lang: Language) -> str:
     if asked["trace"] is None:
-        raise ConfigError("--save-trace needs --trace FILE with the requests")
+        raise Refused("plan.save_needs_trace")
     count = convert(asked["trace"], asked["save_trace"], _words_of(asked), asked["requests"])
     return words("plan.converted", lang, count=count, file=asked["save_trace"])
 
@@ -152,17 +129,17 @@ def _words_of(asked: Asked) -> Words:
     return with_tokenizer(asked["tokenizer"]) if asked["tokenizer"] else with_bytes(asked["bytes_per_token"])
 
 
-def _plan(asked: Asked, lang: Language) -> Plan:
+def _plan(asked: Asked) -> Plan:
     deployment = _deployment(asked)
     if deployment is None and asked["trace"] is None:
-        raise ConfigError(words("plan.nothing", lang))
-    found, memory_source = _sizes(asked, deployment, lang)
+        raise Refused("plan.nothing")
+    found, memory_source = _sizes(asked, deployment)
     device_blocks, source = _device(asked, deployment)
     rules = PoolRules(asked["eviction"], asked["watermark"], asked["eviction_ratio"], asked["spill_at"] == "overwrite")
     plan = Plan(deployment, found, memory_source, device_blocks, source, None, None, None, (), rules)
     if asked["plot"] is not None and asked["trace"] is None:
-        raise ConfigError("--plot draws hit rates, and needs --trace FILE for them")
-    return plan if asked["trace"] is None else _with_curve(plan, asked, lang)
+        raise Refused("plan.plot_needs_trace")
+    return plan if asked["trace"] is None else _with_curve(plan, asked)
 
 
 def _deployment(asked: Asked) -> Deployment | None:
@@ -178,11 +155,11 @@ def _deployment(asked: Asked) -> Deployment | None:
     return deployments.from_options(asked["model_config"], own, size or deployments.HOST_BLOCK_TOKENS, shape)
 
 
-def _sizes(asked: Asked, deployment: Deployment | None, lang: Language) -> tuple[Sizes | None, str]:
+def _sizes(asked: Asked, deployment: Deployment | None) -> tuple[Sizes | None, str]:
     """What fits, and the name of the text that says where the memory's size is from."""
     if deployment is None:
         if asked["dram"] or asked["ssd"] or asked["store"]:
-            raise ConfigError(words("plan.no_model", lang))
+            raise Refused("plan.no_model")
         return None, ""
     dram, source = asked["dram"], ""
     if dram is None and deployment.pool_memory is not None:
@@ -190,13 +167,16 @@ def _sizes(asked: Asked, deployment: Deployment | None, lang: Language) -> tuple
     elif dram is None:
         available = memory_room()
         if available is None:
-            raise ConfigError(words("plan.no_memory", lang))
+            raise Refused("plan.no_memory")
         dram, source = available // 2, "plan.suggested"
     nodes = asked["nodes"] or deployment.layout.nodes
     if nodes % deployment.layout.nodes:
-        raise ConfigError(f"--nodes is {nodes}, but an instance takes {deployment.layout.nodes} each")
+        raise Refused("plan.nodes_of_instances", nodes=nodes, each=deployment.layout.nodes)
     store = asked["store"] or deployment.in_stores
-    return sizes(deployment, nodes, dram, asked["ssd"], store=store), source
+    try:
+        return sizes(deployment, nodes, dram, asked["ssd"], store=store), source
+    except TooLittleMemoryError as error:
+        raise Refused("plan.little_memory", needed=size_text(error.needed)) from error
 
 
 def _device(asked: Asked, deployment: Deployment | None) -> tuple[int | None, str]:
@@ -213,9 +193,9 @@ def _device(asked: Asked, deployment: Deployment | None) -> tuple[int | None, st
     return deployment.group_blocks(memory // deployment.rank_block_bytes), source
 
 
-def _with_curve(plan: Plan, asked: Asked, lang: Language) -> Plan:
+def _with_curve(plan: Plan, asked: Asked) -> Plan:
     if plan.device_blocks is None:
-        raise ConfigError(words("plan.no_hbm", lang))
+        raise Refused("plan.no_hbm")
     deployment, found = plan.deployment, plan.sizes
     block_size = deployment.block_size if deployment else asked["block_size"] or deployments.HOST_BLOCK_TOKENS
     traffic = read_traffic(asked["trace"], block_size, _words_of(asked), asked["requests"])

@@ -12,6 +12,7 @@ from mindie_kvpool_plugin.check.messages import Language, words
 from mindie_kvpool_plugin.options.sizes import UNITS, size_text
 
 if TYPE_CHECKING:
+    from mindie_kvpool_plugin.kv_shape import KvShape
     from mindie_kvpool_plugin.planning.curve import Curve, Point
     from mindie_kvpool_plugin.planning.plan import Plan
     from mindie_kvpool_plugin.planning.sizes import Sizes
@@ -44,12 +45,8 @@ def show(plan: Plan, lang: Language) -> None:
 def _cache(plan: Plan, lang: Language) -> Iterator[Row]:
     deployment = plan.deployment
     if deployment is not None:
-        shape, layout, size = deployment.shape, deployment.layout, deployment.block_size
-        kind = "latent" if shape.is_latent else f"{shape.kv_heads} KV heads"
-        third = f", index {shape.index}" if shape.index else ""
-        nz = ", NZ" if shape.is_nz else ""
-        what = f"{shape.layers} x {kind}, {shape.key} + {shape.value}{third}, {shape.dtype}{nz}"
-        yield words("plan.shape", lang), what
+        layout, size = deployment.layout, deployment.block_size
+        yield words("plan.shape", lang), _shape(deployment.shape, lang)
         yield words("plan.layout", lang), f"tp {layout.tp}, dp {layout.dp}, cp {layout.cp}, sp {layout.sp}"
         yield words("plan.block_size", lang), f"{size:,}"
         rank, pool = deployment.rank_block_bytes, deployment.pool_block_bytes
@@ -60,6 +57,13 @@ def _cache(plan: Plan, lang: Language) -> Iterator[Row]:
             yield words("plan.copies", lang), f"{copies:,} B"
     if plan.device_blocks is not None:
         yield words("plan.device_blocks", lang), f"{plan.device_blocks:,}"
+
+
+def _shape(shape: KvShape, lang: Language) -> str:
+    kind = words("plan.latent" if shape.is_latent else "plan.kv_heads", lang, heads=shape.kv_heads)
+    third = words("plan.index", lang, elements=shape.index) if shape.index else ""
+    nz = ", NZ" if shape.is_nz else ""
+    return f"{shape.layers} x {kind}, {shape.key} + {shape.value}{third}, {shape.dtype}{nz}"
 
 
 def _pool(plan: Plan, lang: Language) -> Iterator[Row]:

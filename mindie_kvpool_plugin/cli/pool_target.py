@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.check.follow import KV_POOL, follow
+from mindie_kvpool_plugin.check.messages import Refused, system_reason
 from mindie_kvpool_plugin.check.pool_alone import backend_of, is_pool_object
 from mindie_kvpool_plugin.check.situation import Disk, Situation, find_home
-from mindie_kvpool_plugin.cli.refusing import Refused
 from mindie_kvpool_plugin.cli.targets import find_targets
 from mindie_kvpool_plugin.options.pool_file import PoolFile, build, parse, read_pool_file
 from mindie_kvpool_plugin.options.records import MooncakeOptions
@@ -64,7 +64,7 @@ def _in_file(path: Path, env: Mapping[str, str]) -> PoolTarget:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise Refused("target.unreadable", file=str(path), reason=error.strerror or "") from error
+        raise Refused("target.unreadable", file=str(path), reason=system_reason(error)) from error
     if b"ock.mmc." in data and data.lstrip()[:1] != b"{":
         raise Refused("target.other_backend", file=str(path), backend="memcache")
     try:

@@ -9,8 +9,10 @@ import click
 
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.findings import Finding, Severity
+from mindie_kvpool_plugin.check.messages import words
 from mindie_kvpool_plugin.check.pipeline import CheckReport
 from mindie_kvpool_plugin.check.rules import all_codes
+from mindie_kvpool_plugin.cli.speaking import chosen_language, suggestion
 from mindie_kvpool_plugin.options.typos import closest
 
 
@@ -57,6 +59,7 @@ def codes_named(values: Iterable[str], option: str) -> tuple[str, ...]:
     for each in named:
         if not any(code.startswith(each) for code in all_codes()):
             close = closest(each, all_codes())
-            meant = f"; did you mean {close}?" if close else ""
-            raise click.BadParameter(f"no code begins with {each}{meant}", param_hint=option)
+            lang = chosen_language("auto")
+            text = words("check.no_such_code", lang, begun=each) + suggestion(close, lang)
+            raise click.BadParameter(text, param_hint=option)
     return named

@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 
 from mindie_kvpool_plugin.assemble import settings_of
-from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, words
+from mindie_kvpool_plugin.cli.numbers import Size
 from mindie_kvpool_plugin.cli.pool_target import find_pool
-from mindie_kvpool_plugin.cli.refusing import Refused, one_line_refusals
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES, master_addresses, split_hostname
 from mindie_kvpool_plugin.options.records import GIB, MooncakeOptions
-from mindie_kvpool_plugin.options.sizes import parse_size
 from mindie_kvpool_plugin.pools.mooncake.admin import DEFAULT_PORT, Admin
 from mindie_kvpool_plugin.pools.mooncake.disk import DiskTier, plan, staging_bytes
 from mindie_kvpool_plugin.pools.mooncake.memory import PoolMemory
@@ -27,20 +27,12 @@ from mindie_kvpool_plugin.services import store
 ADMIN_TIMEOUT_S = 1.0
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A size as the pool file writes it."""
-    size = None if value is None else parse_size(value)
-    if value is not None and size is None:
-        raise click.BadParameter(words("store.no_size", chosen_language("auto"), value=value), ctx, param)
-    return size
-
-
 @click.command(name="store", cls=SpeakingCommand)
 @click.argument("config", metavar="CONFIG")
-@click.option("--size", callback=_bytes, metavar="SIZE")
+@click.option("--size", type=Size())
 @click.option("--host", metavar="ADDRESS")
 @click.option("--ssd", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--ssd-size", callback=_bytes, metavar="SIZE")
+@click.option("--ssd-size", type=Size())
 @click.option("--warm", "warms", is_flag=True)
 @click.option("--drain", "drain_s", type=click.IntRange(0, 600), metavar="SECONDS", default=2, show_default=True)
 @click.option("--device", type=click.IntRange(min=0), metavar="N", default=0, show_default=True)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -20,15 +21,19 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
         mode: of the file; None: that of the one that is there, or what the umask leaves.
 
     Raises:
-        OSError: it cannot be written; what was there is as it was.
+        OSError: it cannot be written, with ``path`` as its file; what was there is as it was.
     """
-    there = path.stat() if path.exists() else None
-    if there is not None and not stat.S_ISREG(there.st_mode):
-        path.write_bytes(data)
-        return
-    if mode is None and there is not None:
-        mode = stat.S_IMODE(there.st_mode)
-    target = Path(os.path.realpath(path))
+    with _named(path):
+        there = path.stat() if path.exists() else None
+        if there is not None and not stat.S_ISREG(there.st_mode):
+            path.write_bytes(data)
+            return
+        if mode is None and there is not None:
+            mode = stat.S_IMODE(there.st_mode)
+        _replace(Path(os.path.realpath(path)), data, mode)
+
+
+def _replace(target: Path, data: bytes, mode: int | None) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
     try:
@@ -41,6 +46,15 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors name the file that was asked for, whatever was being done for it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def expect_folder(path: Path | None) -> None:

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from mindie_kvpool_plugin.check.follow import follow
+from mindie_kvpool_plugin.check.messages import Refused
 from mindie_kvpool_plugin.check.pipeline import read_limited
 from mindie_kvpool_plugin.check.pool_alone import is_pool_object
 from mindie_kvpool_plugin.check.rules.layout import Layout, parallel_size, read_layout
 from mindie_kvpool_plugin.check.rules.view import View, integer, text
 from mindie_kvpool_plugin.check.situation import Disk, Situation, find_home
 from mindie_kvpool_plugin.check.text.load import load_bytes
-from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.kv_shape import KvShape, num_shards, read_shape
+from mindie_kvpool_plugin.kv_shape import KvShape, num_shards
 from mindie_kvpool_plugin.options.records import MooncakeOptions, defaults
 from mindie_kvpool_plugin.options.sizes import UNITS, parse_size
+from mindie_kvpool_plugin.planning.model_config import read_shape
 
 HOST_BLOCK_TOKENS = 128
 """``cacheBlockSize`` of the shipped configuration."""
@@ -103,16 +104,14 @@ def from_config(
         layout_options: sizes of a layout that count instead of the configuration's.
 
     Raises:
-        ConfigError: a file is unreadable, or does not say what is needed.
+        Refused: a file is unreadable, or does not say what is needed.
         OSError: ``path`` cannot be read.
     """
     view = _view(path, model_config, pool_config)
     if not view.models and is_pool_object(view.root):
-        raise ConfigError(
-            f"{path} is a pool file, expected the config.json that names it; give this with --pool-config"
-        )
+        raise Refused("plan.is_pool_file", file=path)
     if not view.models:
-        raise ConfigError(f"{path}: BackendConfig.ModelDeployConfig.ModelConfig is missing; see mindie-kvpool check")
+        raise Refused("plan.no_models", file=path)
     model, place = _weights(view, path)
     layout = _layout(view, path, layout_options or {})
     entry, more = view.models[0], shape_options or {}
@@ -125,7 +124,7 @@ def from_config(
     )
     size = integer(view.schedule, "cacheBlockSize", HOST_BLOCK_TOKENS)
     if size is None or not 1 <= size <= HOST_BLOCK_TOKENS:
-        raise ConfigError(f"{path}: cacheBlockSize must be a whole number from 1 to {HOST_BLOCK_TOKENS}")
+        raise Refused("plan.odd_block_size", file=path, most=HOST_BLOCK_TOKENS)
     memory = integer(entry, "npuMemSize") or 0
     known = memory * UNITS["gb"] if memory > 0 else None
     instances = max(1, integer(view.backend, "modelInstanceNumber", 1) or 1)
@@ -149,19 +148,14 @@ def from_config(
 def _layout(view: View, path: Path, options: Mapping[str, int]) -> Layout:
     found = read_layout(view, 0) or _by_groups(view)
     if found is None:
-        raise ConfigError(
-            f"{path}: worldSize or the number of nodes is not known (rank table: RANK_TABLE_FILE); give --tp, --dp, "
-            "--ranks-per-node and --model-config instead of the configuration"
-        )
+        raise Refused("plan.no_layout", file=path)
     if options:
         return fitted(replace(found, **options))
-    sizes = f"tp {found.tp} x dp {found.dp} x cp {found.cp}"
     if min(found.tp, found.dp, found.cp) < 1 or not found.is_whole:
-        raise ConfigError(
-            f"{path}: {sizes} is not the {found.ranks} ranks there are (HC-57); set tp, dp and cp to match"
-        )
+        params = {"tp": found.tp, "dp": found.dp, "cp": found.cp, "ranks": found.ranks}
+        raise Refused("plan.other_ranks", file=path, **params)
     if found.sp not in {1, found.tp}:
-        raise ConfigError(f"{path}: sp is {found.sp}, expected 1 or tp, which is {found.tp} (HC-59)")
+        raise Refused("plan.odd_sp_of_file", file=path, sp=found.sp, tp=found.tp)
     return found
 
 
@@ -178,14 +172,14 @@ def fitted(layout: Layout) -> Layout:
     """The layout with as many nodes as its groups need; 0 ranks per node: all of them on one.
 
     Raises:
-        ConfigError: the sizes do not go together.
+        Refused: the sizes do not go together.
     """
     ranks = layout.tp * layout.dp * layout.cp
     per_node = layout.ranks_per_node or ranks
     if ranks % per_node and per_node % ranks:
-        raise ConfigError(f"tp x dp x cp is {ranks}, which {per_node} ranks per node do not divide")
+        raise Refused("plan.odd_ranks_per_node", ranks=ranks, each=per_node)
     if layout.sp not in {1, layout.tp}:
-        raise ConfigError(f"sp is {layout.sp}, but must be 1 or tp, which is {layout.tp}")
+        raise Refused("plan.odd_sp", sp=layout.sp, tp=layout.tp)
     return replace(layout, nodes=max(1, ranks // per_node), ranks_per_node=min(per_node, ranks))
 
 
@@ -193,7 +187,7 @@ def from_options(model_config: Path, layout: Layout, block_size: int, shape_opti
     """A model's config.json and what else a user says.
 
     Raises:
-        ConfigError: the file does not say what is needed.
+        Refused: the file does not say what is needed.
         OSError: it cannot be read.
     """
     model = _object(model_config)
@@ -212,8 +206,8 @@ def _view(path: Path, model_config: Path | None, pool_config: Path | None) -> Vi
 def _object(path: Path) -> dict[str, Any]:
     document = load_bytes(read_limited(path), str(path))
     if not document.is_valid or not isinstance(document.value, dict):
-        where = next((f"line {each.line}, column {each.column}" for each in document.findings if each.line), "line 1")
-        raise ConfigError(f"{path}: is no JSON object ({where}); mindie-kvpool check says more")
+        line, column = next(((each.line, each.column) for each in document.findings if each.line), (1, 1))
+        raise Refused("plan.no_object", file=path, line=line, column=column)
     return document.value
 
 
@@ -221,7 +215,7 @@ def _weights(view: View, path: Path) -> tuple[dict[str, Any], str]:
     found = view.followed.weights.get(0)
     if found is None or not isinstance(found.value, dict):
         place = found.path if found is not None else f"{path}: modelWeightPath"
-        raise ConfigError(f"{place}: the weights' config.json cannot be read here; name it with --model-config FILE")
+        raise Refused("plan.no_weights", place=place)
     return found.value, str(found.path)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.check.messages import Refused
 from mindie_kvpool_plugin.planning.curve import Curve
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -23,16 +23,16 @@ def write(curve: Curve, file: Path, planned: int | None, say: Say) -> None:
         say: a text of the catalog by its name.
 
     Raises:
-        ConfigError: another ending, or matplotlib is missing.
+        Refused: another ending, or matplotlib is missing.
         OSError: the file cannot be written.
     """
     if file.suffix not in ENDINGS:
-        raise ConfigError(f"--plot {file}: the name must end in one of {', '.join(ENDINGS)}")
+        raise Refused("plan.odd_ending", file=file, endings=", ".join(ENDINGS))
     try:
         import matplotlib as mpl  # noqa: PLC0415  # only for a picture
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError("--plot needs the package matplotlib: pip install 'mindie-kvpool-plugin[ops]'") from error
+        raise Refused("command.needs_matplotlib", option="--plot") from error
     # the same input gives the same bytes
     with mpl.rc_context({"svg.hashsalt": "mindie-kvpool", "svg.fonttype": "none"}):
         figure = Figure(figsize=(8, 5), layout="constrained")

@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.check.messages import Refused, system_reason
 from mindie_kvpool_plugin.planning.asked import FIRST_UNKNOWN, Asked, Traffic
-from mindie_kvpool_plugin.simulator.trace import TraceError
+from mindie_kvpool_plugin.simulator.trace import TraceError, not_json
 
 DEFAULT_BYTES_PER_TOKEN = 4.0
 """Of UTF-8; about right for English, and for Chinese, of which a character has three."""
@@ -69,20 +69,17 @@ def with_tokenizer(folder: Path) -> Words:
     """The tokenizer of a weight directory (``tokenizer.json``), by the package ``tokenizers``.
 
     Raises:
-        ConfigError: package or file is missing, or the file is none.
+        Refused: package or file is missing, or the file is none.
     """
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415  # not needed for anything else
     except ImportError as error:
-        raise ConfigError(
-            "--tokenizer needs the package tokenizers (pip install tokenizers); without it leave the option off and "
-            "give --bytes-per-token"
-        ) from error
+        raise Refused("plan.needs_tokenizers") from error
     file = folder / "tokenizer.json" if folder.is_dir() else folder
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no other
-        raise ConfigError(f"--tokenizer {file}: cannot be read: {error}") from error
+        raise Refused("plan.bad_tokenizer", file=file, reason=error) from error
     return Words(lambda text: tokenizer.encode(text).ids, 1.0, "plan.no_template")
 
 
@@ -107,7 +104,7 @@ def read_lines(path: Path, unit_tokens: int, words: Words, limit: int | None = N
         is_text |= prompt_is_text
         knows_answers &= answer is not None
     if not requests:
-        raise TraceError(f"{path}: holds no request; expected one JSON object per line")
+        raise TraceError("trace.empty", file=path)
     remarks = ((words.remark,) if is_text else ()) + (() if knows_answers else ("plan.answers_unknown",))
     return Traffic(requests, unit_tokens, remarks)
 
@@ -117,26 +114,22 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         with path.open(encoding="utf-8") as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path}: cannot be read: it is not UTF-8 text") from error
+        raise TraceError("trace.no_text", file=path) from error
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        raise TraceError("trace.unreadable", file=path, reason=system_reason(error)) from error
 
 
 def _body(line: str, place: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The request, and the object of the line around it."""
     start = line.find("{")
     if start < 0 and all(part in line for part in _HOST_LOG):
-        raise TraceError(
-            f"{place}: is MindIE-LLM's own log; of a request it has the address, the method and the URI, but no prompt "
-            "and no tokens.  Give the bodies of the requests, as a gateway's access log or a client has them"
-        )
+        raise TraceError("trace.host_log", place=place)
     try:
         outer, _ = json.JSONDecoder().raw_decode(line, max(start, 0))
     except (ValueError, RecursionError) as error:
-        message = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise TraceError(f"{place}: is not JSON: {message}") from error
+        raise not_json(place, error) from error
     if not isinstance(outer, dict):
-        raise TraceError(f'{place}: expected an object such as {{"token_ids": [1, 2, 3]}}')
+        raise TraceError("trace.no_object", place=place, example='{"token_ids": [1, 2, 3]}')
     for key in _WRAPPERS:
         inner = _unpacked(outer.get(key))
         if isinstance(inner, dict):
@@ -156,25 +149,25 @@ def _prompt(body: Mapping[str, Any], words: Words, place: str) -> tuple[Sequence
     """What names its blocks, and whether it was a text."""
     key = next((key for key in _KEYS if key in body), None)
     if key is None:
-        raise TraceError(f"{place}: has no prompt; expected one of {', '.join(_KEYS)}")
+        raise TraceError("trace.no_prompt", place=place, keys=", ".join(_KEYS))
     value = body[key]
     if isinstance(value, list) and key != "messages":
         return _ids(value, key, place), False
     text = _chat(value, place) if key == "messages" else value
     if not isinstance(text, str) or not text:
-        raise TraceError(f"{place}: {key} is {json.dumps(value)[:60]}, expected a text or a list of token ids")
+        raise TraceError("trace.odd_prompt", place=place, key=key, value=json.dumps(value)[:60])
     return words.encode(text), True
 
 
 def _ids(value: list[Any], key: str, place: str) -> list[int]:
     if not value or not all(type(each) is int and 0 <= each < 2**63 for each in value):
-        raise TraceError(f"{place}: {key} must be a list of whole numbers of at least 0, and not empty")
+        raise TraceError("trace.odd_tokens", place=place, key=key)
     return value
 
 
 def _chat(messages: Any, place: str) -> str:
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-        raise TraceError(f'{place}: messages must be a list of objects such as {{"role": "user", "content": "..."}}')
+        raise TraceError("trace.odd_messages", place=place)
     return "".join(_said(each) for each in messages)
 
 
@@ -210,7 +203,7 @@ def _answer(
 def _timestamp(outer: Mapping[str, Any], place: str) -> int:
     value = outer.get("timestamp", 0)
     if not isinstance(value, (int, float)) or isinstance(value, bool) or value < 0:
-        raise TraceError(f"{place}: timestamp must be a number of milliseconds, not {json.dumps(value)[:40]}")
+        raise TraceError("trace.odd_time", place=place, value=json.dumps(value)[:40])
     return int(value)
 
 

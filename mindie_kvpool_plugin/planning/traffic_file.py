@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
+from mindie_kvpool_plugin.check.messages import system_reason
 from mindie_kvpool_plugin.planning.asked import Traffic, from_trace
 from mindie_kvpool_plugin.planning.request_lines import Words, read_lines
 from mindie_kvpool_plugin.simulator.trace import TRACE_BLOCK_TOKENS, TraceError, TraceRequest, read_trace, write_trace
@@ -23,7 +24,7 @@ def is_trace(path: Path) -> bool:
         with path.open(encoding="utf-8", errors="replace") as file:
             return _MARK in "".join(itertools.islice(file, 20))
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
+        raise TraceError("trace.unreadable", file=path, reason=system_reason(error)) from error
 
 
 def read_traffic(path: Path, block_size: int, words: Words, limit: int | None = None) -> Traffic:
@@ -47,7 +48,7 @@ def convert(path: Path, target: Path, words: Words, limit: int | None = None) ->
         OSError: ``target`` cannot be written.
     """
     if is_trace(path):
-        raise TraceError(f"{path}: is a trace already")
+        raise TraceError("trace.already", file=path)
     traffic = read_lines(path, TRACE_BLOCK_TOKENS, words, limit)
     write_trace(_as_trace(traffic), target)
     return len(traffic.requests)

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from mindie_kvpool_plugin.blocks import Buffers
-from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.check.messages import Refused
 from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper, Role
@@ -90,7 +90,7 @@ def parse_spec(text: str) -> FaultSpec:
     """Read ``name=rate,...``.
 
     Raises:
-        ConfigError: an unknown name, or a value that is no rate.
+        Refused: an unknown name, or a value that is no rate.
     """
     rates: dict[str, float] = {}
     delays: dict[str, float] = {}
@@ -98,21 +98,22 @@ def parse_spec(text: str) -> FaultSpec:
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, separator, value = (part.strip() for part in item.partition("="))
         if not separator:
-            raise ConfigError(f'faults: "{item}" has no value, expected a name and a rate such as get_fail=0.05')
+            raise Refused("faults.no_value", item=item)
         if name in whole:
             whole[name] = _whole(name, value)
         elif name in TIMED:
             milliseconds, _, rate = value.partition(":")
-            delays[name] = _number(name, milliseconds, MAX_DELAY_MS, "MILLISECONDS:RATE such as 5:0.01") / 1000
-            rates[name] = _number(name, rate, 1.0, "MILLISECONDS:RATE such as 5:0.01")
+            delays[name] = _number(name, milliseconds, MAX_DELAY_MS, "time") / 1000
+            rates[name] = _number(name, rate, 1.0, "time")
         elif name in KINDS:
-            rates[name] = _number(name, value, 1.0, "a rate from 0 to 1")
+            rates[name] = _number(name, value, 1.0, "rate")
         else:
-            raise ConfigError(f'faults: unknown fault "{name}"; {_hint(name)}')
+            raise _unknown(name)
     for group in (_OF_GET, _OF_PUT, _OF_EXISTS, _OF_CALL):
         total = sum(rates.get(name, 0.0) for name in group)
         if total > 1:
-            raise ConfigError(f"faults: the rates of {', '.join(n for n in group if n in rates)} add up to {total:g}")
+            named = ", ".join(name for name in group if name in rates)
+            raise Refused("faults.above_one", names=named, total=f"{total:g}")
     return FaultSpec(rates, delays, None if whole["rank"] < 0 else whole["rank"], whole["seed"])
 
 
@@ -427,23 +428,25 @@ def _overwrite(buffers: Buffers, row: int, content: bytes) -> None:
         at += size
 
 
-def _number(name: str, text: str, largest: float, expected: str) -> float:
+def _number(name: str, text: str, largest: float, kind: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value <= largest:
-        raise ConfigError(f'faults: {name} has "{text}", expected {expected} (at most {largest:g})')
+        raise Refused(f"faults.odd_{kind}", name=name, value=text, most=f"{largest:g}")
     return value
 
 
 def _whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise ConfigError(f'faults: {name} is "{text}", expected a whole number')
+        raise Refused("faults.no_whole", name=name, value=text)
     return int(text)
 
 
-def _hint(name: str) -> str:
+def _unknown(name: str) -> Refused:
     known = [*KINDS, "rank", "seed"]
     close = get_close_matches(name, known, n=1)
-    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(known)}"
+    if close:
+        return Refused("faults.mistyped", name=name, close=close[0])
+    return Refused("faults.unknown", name=name, known=", ".join(known))

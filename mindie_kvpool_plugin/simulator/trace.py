@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindie_kvpool_plugin.check.messages import Refused, system_reason
+
 TRACE_BLOCK_TOKENS = 512
 MAX_HASH_ID = 1 << 63
 BUNDLED_TRACE = Path(__file__).with_name("data") / "chat_trace.jsonl"
 """Made by ``make_chat_trace()`` with its defaults."""
 
 
-class TraceError(ValueError):
-    """A trace file cannot be replayed; its text names file, line and what was expected."""
+class TraceError(Refused):
+    """A file of requests cannot be replayed; the sentence names file, line and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise TraceError(f"{path}: cannot be read: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise TraceError("trace.no_text", file=path) from error
+    except OSError as error:
+        raise TraceError("trace.unreadable", file=path, reason=system_reason(error)) from error
     requests: list[TraceRequest] = []
     for number, line in enumerate(lines, start=1):
         if len(requests) == limit:
@@ -58,36 +61,42 @@ def read_trace(path: Path, limit: int | None = None) -> list[TraceRequest]:
         if line.strip():
             requests.append(_parse(line, f"{path}:{number}"))
     if not requests:
-        raise TraceError(f"{path}: holds no request; expected one JSON object per line")
+        raise TraceError("trace.empty", file=path)
     return requests
+
+
+def not_json(place: str, error: Exception) -> TraceError:
+    """What is to be said of a line that cannot be parsed; Python's words for it stay as they are."""
+    if isinstance(error, json.JSONDecodeError):
+        return TraceError("trace.no_json_at", place=place, reason=error.msg, column=error.colno)
+    return TraceError("trace.no_json", place=place, reason=error)
 
 
 def _parse(line: str, place: str) -> TraceRequest:
     try:
         values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise TraceError(f"{place}: is not JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, RecursionError) as error:
+        raise not_json(place, error) from error
     if not isinstance(values, dict):
-        raise TraceError(f'{place}: expected an object such as {{"timestamp": 0, "input_length": 1024, ...}}')
+        raise TraceError("trace.no_object", place=place, example='{"timestamp": 0, "input_length": 1024, ...}')
     timestamp, inputs, outputs = (
         _count(values, key, least, place)
         for key, least in (("timestamp", 0), ("input_length", 1), ("output_length", 1))
     )
     ids = values.get("hash_ids")
     if not isinstance(ids, list) or not all(type(name) is int and 0 <= name < MAX_HASH_ID for name in ids):
-        raise TraceError(f"{place}: hash_ids must be a list of whole numbers from 0 to {MAX_HASH_ID - 1}")
+        raise TraceError("trace.odd_hash_ids", place=place, most=MAX_HASH_ID - 1)
     blocks = -(-inputs // TRACE_BLOCK_TOKENS)
     if len(ids) != blocks:
-        raise TraceError(
-            f"{place}: {inputs} tokens need {blocks} hash_ids, one per {TRACE_BLOCK_TOKENS}, not {len(ids)}"
-        )
+        params = {"tokens": inputs, "needed": blocks, "each": TRACE_BLOCK_TOKENS, "ids": len(ids)}
+        raise TraceError("trace.other_hash_ids", place=place, **params)
     return TraceRequest(timestamp, inputs, outputs, tuple(ids))
 
 
 def _count(values: dict[str, Any], key: str, least: int, place: str) -> int:
     value = values.get(key)
     if type(value) is not int or value < least:
-        raise TraceError(f"{place}: {key} must be a whole number of at least {least}, not {json.dumps(value)}")
+        raise TraceError("trace.odd_number", place=place, key=key, least=least, value=json.dumps(value)[:40])
     return value
 
 

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from mindie_kvpool_plugin.kv_shape import read_shape
+from mindie_kvpool_plugin.planning.model_config import read_shape
 from tests.unit.test_kv_shape import DEEPSEEK, QWEN
 
 pytestmark = pytest.mark.mindie

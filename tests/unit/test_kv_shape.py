@@ -3,7 +3,8 @@
 import pytest
 
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.kv_shape import num_shards, read_shape
+from mindie_kvpool_plugin.kv_shape import num_shards
+from mindie_kvpool_plugin.planning.model_config import read_shape
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 
 DEEPSEEK = {

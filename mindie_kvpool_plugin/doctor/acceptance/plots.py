@@ -6,8 +6,8 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from mindie_kvpool_plugin.check.messages import Refused
 from mindie_kvpool_plugin.doctor.acceptance.trial import Trial
-from mindie_kvpool_plugin.errors import ConfigError
 
 SPEEDS = ("memcpy", "out", "into", "put", "get")
 WAYS = ("computed", "device", "pool")
@@ -18,12 +18,12 @@ def need_library() -> None:
     """Find out before anything is tried.
 
     Raises:
-        ConfigError: matplotlib is missing.
+        Refused: matplotlib is missing.
     """
     try:
         import matplotlib as mpl  # noqa: F401, PLC0415  # only for a page
     except ImportError as error:
-        raise ConfigError("--html needs the package matplotlib: pip install 'mindie-kvpool-plugin[ops]'") from error
+        raise Refused("command.needs_matplotlib", option="--html") from error
 
 
 def draw(case: Trial) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The planner as a user calls it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -172,12 +173,12 @@ def test_requests_are_converted(tmp_path):
     [
         ((), "nothing to plan"),
         (("no_such.json",), "no_such.json: No such file"),
-        ((CONFIG,), "--model-config FILE"),
+        ((CONFIG,), "--model-config weights/config.json"),
         (TRACED, "give --hbm-blocks N"),
         (("--save-trace", "x"), "--save-trace needs --trace"),
         ((*TRACED, "--hbm-blocks", "60", "--plot", "x.txt"), "must end in one of .png"),
         (("--trace", "no_such.jsonl", "--hbm-blocks", "60"), "no_such.jsonl: cannot be read"),
-        (("--dram", "lots"), "'lots' is no size such as 200GB"),
+        (("--dram", "lots"), "lots is no size such as 200GB"),
         ((*TRACED, "--hbm-blocks", "60", "--ssd", "1TB"), "--dram, --ssd and --store need a model"),
         ((*TRACED, "--pool-blocks", "1,x"), "is no list such as 10000,20000"),
     ],
@@ -197,7 +198,7 @@ def test_what_cannot_be_planned_is_one_clear_line(args, said):
         (("--tp", "8", "--ranks-per-node", "3"), "tp x dp x cp is 8, which 3 ranks per node do not divide"),
         (("--tp", "8", "--sp", "2"), "sp is 2, but must be 1 or tp"),
         (("--tp", "16", "--ranks-per-node", "8", "--nodes", "3"), "an instance takes 2 each"),
-        (("--plot", "x.png"), "needs --trace FILE"),
+        (("--plot", "x.png"), "needs --trace requests.jsonl"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(weights, args, said):
@@ -205,6 +206,101 @@ def test_sizes_that_do_not_fit_are_refused(weights, args, said):
     result = run("--model-config", weights, *args)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def english_in(text):
+    """Words of a sentence, beside names, values and what the operating system or a library said."""
+    return re.findall(
+        r"(?<![\w./\"'-])(?:the|is|of|and|or|not|no|expected|to|with|such|must|give|needs|cannot)\b", text
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "change"),
+    [
+        ("no json", {}),
+        ({}, {}),
+        ({"BackendConfig": {}, "ServerConfig": {}}, {}),
+        (None, {"cacheBlockSize": 0}),
+        (None, {"worldSize": "many"}),
+        (None, {"tp": 3}),
+        (None, {"sp": 5}),
+    ],
+)
+def test_a_configuration_that_cannot_be_planned_is_told_in_chinese(content, change, tmp_path, weights):
+    """Whatever is wrong in it."""
+    config = json.loads(CONFIG.read_text(encoding="utf-8"))
+    model = config["BackendConfig"]["ModelDeployConfig"]["ModelConfig"][0]
+    model.update({key: value for key, value in change.items() if key != "cacheBlockSize"})
+    config["BackendConfig"]["ScheduleConfig"].update({key: 0 for key in change if key == "cacheBlockSize"})
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config if content is None else content).strip('"'), encoding="utf-8")
+    result = run(path, "--model-config", weights, "--dram", "800GB", lang="zh")
+    assert result.exit_code == 2
+    assert english_in(result.stderr.replace(str(tmp_path), "")) == []
+    assert re.search(r"[\u4e00-\u9fff]", result.stderr)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense", "[1, 2]", '{"model": "x"}', '{"prompt": ""}', '{"token_ids": [-2]}', '{"messages": ["hello"]}',
+        '{"prompt": "a", "timestamp": "now"}', "Receive request from 10.0.0.1 uri is /v1", "", '{"hash_ids": 1}',
+        '{"hash_ids": [1], "timestamp": 0, "input_length": 600, "output_length": 1}', '{"hash_ids": [1]}',
+    ],
+)  # fmt: skip
+def test_a_damaged_file_of_requests_is_told_in_chinese(line, tmp_path):
+    """Python's own words for a broken JSON stay as they are."""
+    file = tmp_path / "requests.jsonl"
+    file.write_text(line, encoding="utf-8")
+    result = run("--trace", file, "--hbm-blocks", "60", lang="zh")
+    assert result.exit_code == 2
+    assert english_in(result.stderr.replace(str(tmp_path), "")) == []
+    assert re.search(r"[\u4e00-\u9fff]", result.stderr)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (), ("no_such.json",), (CONFIG,), TRACED, ("--save-trace", "x"), ("--plot", "missing/x.png"),
+        (*TRACED, "--hbm-blocks", "60", "--plot", "x.txt"), ("--trace", "no_such.jsonl", "--hbm-blocks", "60"),
+        (*TRACED, "--hbm-blocks", "60", "--ssd", "1TB"), ("--model-config", "no_such.json"),
+        (CONFIG.parent / "kv_pool.json",), (*TRACED, "--save-trace", "x.jsonl"),
+        (*TRACED, "--hbm-blocks", "9", "--tokenizer", "no_such"),
+    ],
+)  # fmt: skip
+def test_a_wrong_question_is_told_in_chinese(args):
+    """As it is in English."""
+    result = run(*args, lang="zh")
+    assert result.exit_code == 2
+    told = result.stderr.replace(str(CONFIG.parent), "")
+    assert english_in(told) == []
+    assert re.search(r"[\u4e00-\u9fff]", told)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--dram", "10MB"), ("--tp", "8", "--ranks-per-node", "3"), ("--tp", "8", "--sp", "2"), ("--plot", "x.png"),
+        ("--tp", "16", "--ranks-per-node", "8", "--nodes", "3"),
+    ],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_are_told_in_chinese(weights, args):
+    """As they are in English."""
+    result = run("--model-config", weights, *args, lang="zh")
+    assert result.exit_code == 2
+    assert english_in(result.stderr) == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_hidden_layers", "61"), ("torch_dtype", "fp8")])
+def test_an_odd_model_is_told_in_chinese(tmp_path, key, value):
+    """Place, value seen, value expected."""
+    file = tmp_path / "model.json"
+    file.write_text(json.dumps({**R1, key: value}), encoding="utf-8")
+    result = run("--model-config", file, lang="zh")
+    assert result.exit_code == 2
+    assert f"{key} 为 '{value}'" in result.stderr
+    assert english_in(result.stderr.replace(str(tmp_path), "")) == []
 
 
 def test_a_damaged_trace_is_told_with_its_line(tmp_path):

@@ -1,5 +1,7 @@
 """The command around its commands: help in two languages, suggestions, completion, and how it is started."""
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -15,11 +17,53 @@ from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text
 from mindie_kvpool_plugin.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "mindie_kvpool_plugin"
+SPEAKING = [
+    *sorted((PACKAGE / "cli").rglob("*.py")),
+    *sorted((PACKAGE / "planning").glob("*.py")),
+    PACKAGE / "simulator" / "trace.py",
+    PACKAGE / "simulator" / "faults.py",
+]
+"""What only commands run: nothing of it is said in English alone."""
+CATALOGUED = {"words", "Refused", "TraceError"}
+SAID = {"ConfigError", "PoolError", "KvPoolError", "UsageError", "BadParameter", "fail", "echo", "print", "refuse"}
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 def run(*args, **kwargs):
     return CliRunner().invoke(main, args, prog_name="mindie-kvpool", **kwargs)
+
+
+def texts_of(argument):
+    """(text, whether it is whole) of what is written as an argument: both sides of a choice, parts of an f-string."""
+    if isinstance(argument, ast.IfExp):
+        return [*texts_of(argument.body), *texts_of(argument.orelse)]
+    if isinstance(argument, ast.JoinedStr):
+        return [(str(each.value), False) for each in argument.values if isinstance(each, ast.Constant)]
+    is_text = isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    return [(argument.value, True)] if is_text else []
+
+
+def calls(path):
+    """(name, arguments, place) of each call in a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and node.args:
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            yield name, node.args, f"{path.name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", SPEAKING, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_what_a_command_says_is_in_the_catalogs(path):
+    """A sentence in the code would be English under --lang zh; a name without a sentence would be shown as it is."""
+    texts = json.loads((PACKAGE / "locale" / "zh.json").read_text(encoding="utf-8"))
+    for name, arguments, place in calls(path):
+        if name in CATALOGUED:
+            for text, is_whole in texts_of(arguments[0]):
+                known = text in texts if is_whole else any(text in key for key in texts)
+                assert known, f"{place}: no Chinese form of {text}"
+        if name in SAID:
+            said = " ".join(text for argument in arguments for text, _ in texts_of(argument))
+            assert not re.search(r"[a-z]{2,} [a-z]{2,}", said), f"{place}: in English only: {said}"
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -83,7 +83,7 @@ def test_a_page_that_cannot_be_written_takes_nothing_away(tmp_path, capsys):
     link = tmp_path / "page.html"
     link.symlink_to("/dev/full")
     with pytest.raises(SystemExit) as ended:
-        acceptance._write(link, "x" * 10)
+        acceptance._write(link, "x" * 10, "en")
     assert ended.value.code == 2
     assert "No space left on device" in capsys.readouterr().err
     assert link.is_symlink()

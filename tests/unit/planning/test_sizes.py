@@ -156,7 +156,7 @@ def test_a_broken_configuration_is_one_clear_error(tmp_path, text, said):
 def test_weights_that_are_elsewhere_are_asked_for(tmp_path, pytestconfig):
     """--model-config names them."""
     configured(tmp_path, pytestconfig)
-    with pytest.raises(ConfigError, match=r"DeepSeek-R1-W8A8/config.json: .*--model-config FILE"):
+    with pytest.raises(ConfigError, match=r"DeepSeek-R1-W8A8/config.json: .*--model-config weights"):
         from_config(tmp_path / "config.json", None)
 
 

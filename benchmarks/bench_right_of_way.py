@@ -107,7 +107,7 @@ def without_way(bench):
     """As it was: a put of all that a request left, and nobody looks for reloads."""
     give, piece = RightOfWay.give, bench.walks.spill._piece
     RightOfWay.give = lambda self: None
-    bench.walks.spill._piece = types.SimpleNamespace(num_bytes=1 << 40, learn=lambda num_bytes, seconds: None)
+    bench.walks.spill._piece = types.SimpleNamespace(num_bytes=1 << 40, learn=lambda *piece: None)
     try:
         yield
     finally:

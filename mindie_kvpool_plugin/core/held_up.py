@@ -15,6 +15,8 @@ BUDGET_STEPS = 25
 """Decode steps a step may be held up: about a second, and ten times what loading 32k tokens from DRAM takes."""
 UNKNOWN_BUDGET_S = 5.0
 """While nobody has decoded, as at start and on prefill nodes."""
+PIECE_SHARE = 0.1
+"""Of it, one put: a step that needs a block of a put that has begun waits until that ends, and may meet several."""
 
 
 class HeldUp:
@@ -35,4 +37,11 @@ class HeldUp:
 
     def left_s(self) -> float:
         """Seconds for which it may still be held up by puts."""
-        return (self._budget_s or BUDGET_STEPS * self._decode_s() or UNKNOWN_BUDGET_S) - self.seconds
+        return self._whole_s() - self.seconds
+
+    def piece_s(self) -> float:
+        """Seconds that one put may take, where it can be made smaller.  Any thread."""
+        return PIECE_SHARE * self._whole_s()
+
+    def _whole_s(self) -> float:
+        return self._budget_s or BUDGET_STEPS * self._decode_s() or UNKNOWN_BUDGET_S

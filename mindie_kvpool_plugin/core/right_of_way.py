@@ -25,7 +25,7 @@ PIECE_BYTES = 64 << 20
 """Twice what gains speed (measured), and the most that Mooncake moves into the own memory in one call."""
 
 LEAST_PIECE_SHARE = 1 / 8
-"""Of ``PIECE_BYTES``: below it, calls cost more than bytes."""
+"""Of ``PIECE_BYTES``: below it, calls cost more than bytes; so much the first one may have, when nothing is known."""
 
 
 class PieceSize:
@@ -36,12 +36,13 @@ class PieceSize:
     """
 
     def __init__(self) -> None:
-        self.num_bytes = PIECE_BYTES
+        self.num_bytes = int(PIECE_BYTES * LEAST_PIECE_SHARE)
 
-    def learn(self, num_bytes: int, seconds: float) -> None:
-        """A piece took so long."""
-        wanted = num_bytes * PIECE_S / max(seconds, 1e-9)
-        self.num_bytes = int(min(PIECE_BYTES, max(PIECE_BYTES * LEAST_PIECE_SHARE, wanted)))
+    def learn(self, num_bytes: int, seconds: float, longest_s: float) -> None:
+        """A piece took so long; one that calls would make dear takes ``longest_s`` at most."""
+        bytes_per_s = num_bytes / max(seconds, 1e-9)
+        least = min(PIECE_BYTES * LEAST_PIECE_SHARE, bytes_per_s * longest_s)
+        self.num_bytes = int(min(PIECE_BYTES, max(least, bytes_per_s * PIECE_S)))
 
 
 class RightOfWay:

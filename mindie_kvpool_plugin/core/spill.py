@@ -360,7 +360,7 @@ class Spill:
     def _put(self, job: SpillJob, rows: BlockIds, hexes: Sequence[str], hashes: Sequence[int]) -> Mask:
         if not len(rows):
             return np.zeros(0, dtype=np.bool_)
-        began, began_s = time.monotonic(), self._rank.clock()
+        began_s = self._rank.clock()
         names = [hexes[row] for row in rows.tolist()]
         groups = self._rank.keys.groups(names)
         with self._rank.gate.passing() as may_read:
@@ -373,8 +373,8 @@ class Spill:
                 if hashes and stored.any():
                     done = np.flatnonzero(stored).tolist()
                     self._announce([hashes[rows[i]] for i in done], buffers.take(stored), [groups[i] for i in done])
-        self._piece.learn(len(rows) * self._rank.memory.block_bytes, time.monotonic() - began)
         took_s = self._rank.clock() - began_s
+        self._piece.learn(len(rows) * self._rank.memory.block_bytes, took_s, self._rank.held.piece_s())
         if stored.any():
             self.pace.put(len(rows), took_s)
         if self._queue is None:

@@ -77,8 +77,8 @@ class PrefillClock:
         return self._token_s
 
     def decode_s(self) -> float:
-        """Seconds of a decode step, the median of the last ``STEPS``; 0 until one was measured.  Step thread."""
-        steps_s = sorted(self._decodes_s)
+        """Seconds of a decode step, the median of the last ``STEPS``; 0 until one was measured.  Any thread."""
+        steps_s = sorted(self._decodes_s)  # copied in one go: no other thread runs in between
         return steps_s[len(steps_s) // 2] if steps_s else 0.0
 
     def lose_track(self) -> None:

@@ -117,13 +117,22 @@ def test_spills_go_on_beside_a_reload_that_lasts(monkeypatch):
 
 
 def test_a_piece_is_what_a_slow_pool_moves_in_a_moment(monkeypatch):
-    """At 1 GB/s 20 MB, at a thousandth of it an eighth of the largest, at 100 GB/s the largest."""
+    """At 1 GB/s 20 MB, at a hundredth of it an eighth of the largest, at 100 GB/s the largest; the first is small."""
     monkeypatch.setattr(right_of_way, "PIECE_BYTES", 64_000_000)
     size = PieceSize()
-    assert size.num_bytes == 64_000_000
-    for seconds, expected in ((0.064, 20_000_000), (64.0, 8_000_000), (0.00064, 64_000_000), (0.0, 64_000_000)):
-        size.learn(64_000_000, seconds)
+    assert size.num_bytes == 8_000_000
+    for seconds, expected in ((0.064, 20_000_000), (6.4, 8_000_000), (0.00064, 64_000_000), (0.0, 64_000_000)):
+        size.learn(64_000_000, seconds, longest_s=1.0)
         assert size.num_bytes == expected
+
+
+@pytest.mark.parametrize(("longest_s", "expected"), [(0.5, 500_000), (0.001, 20_000), (10.0, 8_000_000)])
+def test_a_piece_of_a_very_slow_pool_takes_no_longer_than_a_step_may_wait_for_it(monkeypatch, longest_s, expected):
+    """At 1 MB/s an eighth of the largest takes eight seconds; what takes 20 ms is never too much."""
+    monkeypatch.setattr(right_of_way, "PIECE_BYTES", 64_000_000)
+    size = PieceSize()
+    size.learn(64_000_000, 64.0, longest_s)
+    assert size.num_bytes == expected
 
 
 def test_a_failed_reload_gives_the_way_back(monkeypatch):

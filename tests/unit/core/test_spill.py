@@ -284,7 +284,7 @@ def test_a_step_that_stores_itself_waits_for_one_block_of_a_very_slow_pool():
         rank.finish(number, 4)
         rank.finish(100 + number, 4)
         held_s.append(rank.step())
-    assert held_s == [6.0, 6.0, 6.0, 3.0, 3.0, 3.0]
+    assert held_s == [6.0, 3.0, 3.0, 3.0, 3.0, 3.0]
     rank.pool._block_s = 0.0
     for number in range(10, 20):
         rank.finish(number, 4)
@@ -326,6 +326,21 @@ def test_the_spill_thread_holds_no_step_up():
     rank.free(7, tokens, blocks)
     assert rank.spill.drain(JOIN_S)
     assert (len(pool.data_keys()), rank.held.seconds) == (4, 0.0)
+    rank.spill.close()
+
+
+def test_a_step_never_waits_for_more_of_a_very_slow_pool_than_for_a_small_piece():
+    """A sixteenth of a second each, and a step may be held up for one: the first put tells, later ones have a block."""
+    clock = Clock()
+    pool = SlowPool(clock, 1 / 16, 1000)
+    rank = Rank(pool=pool, memory=ArrayMemory(64), queue=100, clock=clock, held=HeldUp(budget_s=1.0))
+    tokens, blocks = prompt(100, 40), list(range(40))
+    for sequence_id, at in ((7, 0), (8, 20)):
+        own_tokens, own_blocks = tokens[at * BLOCK_SIZE :][: 20 * BLOCK_SIZE], blocks[at:][:20]
+        rank.compute(sequence_id, own_tokens, own_blocks)
+        rank.free(sequence_id, own_tokens, own_blocks)
+        assert rank.spill.drain(JOIN_S)
+    assert [len(keys) for keys in pool.puts if keys[0].count("/") == 3] == [20, *[1] * 20]
     rank.spill.close()
 
 

@@ -51,6 +51,12 @@ def words(key: str, lang: Language, /, **params: Any) -> str:
     return _filled(_texts(lang).get(key, key), params, lang)
 
 
+@lru_cache(maxsize=2)
+def names_of(beginning: str) -> Mapping[str, str]:
+    """English text -> its name, of the names that begin so: for a library that knows texts only."""
+    return {text: key for key, text in _texts("en").items() if key.startswith(beginning)}
+
+
 def has_text(key: str, lang: Language) -> bool:
     """Whether a language has a text."""
     return key in _texts(lang)

@@ -1,6 +1,7 @@
 """Commands that speak the user's language: their help lies in the catalogs like every other text.
 
-``help.<command>`` is a command's text, ``help.<command>.<parameter>`` that of an option.
+``help.<command>`` is a command's text, ``help.<command>.<parameter>`` that of an option, ``click.<name>`` what click
+says of its own; a text of click that the catalogs do not have stays English.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import click
 
-from mindie_kvpool_plugin.check.messages import LANGUAGES, Language, has_text, language, words
+from mindie_kvpool_plugin.check.messages import LANGUAGES, Language, has_text, language, names_of, words
 
-_META = "mindie_kvpool_plugin.language"
+_NOTED = ContextVar("language", default="auto")
+"""What the command that runs was asked for; also when its context is gone, and click tells why."""
 _ASKED = "--lang"
 CHOICES = ["en", "zh", "auto"]
 
@@ -25,9 +28,21 @@ lang_option = click.option(_ASKED, type=click.Choice(CHOICES), default="auto", s
 
 def chosen_language(lang: str) -> Language:
     """What the command was asked for, or the group before it, or what the locale says."""
-    context = click.get_current_context(silent=True)
-    asked = context.meta.get(_META, "auto") if context is not None else "auto"
-    return language(lang if lang in LANGUAGES else asked, os.environ)
+    return language(lang if lang in LANGUAGES else _NOTED.get(), os.environ)
+
+
+def _clicks_text(text: str) -> str:
+    """In place of ``gettext.gettext``, which would ask the environment alone."""
+    return words(names_of("click.").get(text, text), chosen_language("auto"))
+
+
+def _clicks_plural(one: str, several: str, count: int) -> str:
+    return _clicks_text(one if count == 1 else several)
+
+
+for _module in (click.core, click.exceptions, click.parser, click.types):
+    # click takes its words by these names
+    vars(_module).update(_=_clicks_text, ngettext=_clicks_plural)
 
 
 def _asked_for(args: Sequence[str]) -> str | None:
@@ -56,8 +71,8 @@ class SpeakingCommand(click.Command):
         """Note the language first; help is printed from in here."""
         _print_anything()
         asked = _asked_for(args)
-        if asked is not None:
-            ctx.meta[_META] = asked
+        if asked is not None or ctx.parent is None:
+            _NOTED.set(asked or "auto")
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -78,20 +93,14 @@ class SpeakingCommand(click.Command):
             if isinstance(parameter, click.Option):
                 parameter.help = self._text(str(parameter.name), lang)
                 records.append(parameter.get_help_record(ctx))
-        named = [(names, _defaults(text, lang)) for names, text in filter(None, records)]
         with formatter.section(words("help.options", lang)):
-            formatter.write_dl(named)
+            formatter.write_dl([record for record in records if record is not None])
 
     def _text(self, parameter: str, lang: Language) -> str:
         """A text of its own, or one that all commands share."""
         own = f"help.{self.name}.{parameter}"
         shared = "help.option.help" if "help" in parameter else f"help.option.{parameter}"
         return words(own if has_text(own, lang) else shared, lang, **self.values)
-
-
-def _defaults(text: str, lang: Language) -> str:
-    """Click's own remarks in brackets."""
-    return text.replace("[default: ", f"[{words('help.default', lang)}: ")
 
 
 def suggestion(close: str | None, lang: Language) -> str:

@@ -94,6 +94,47 @@ def test_language_of_the_group_holds_for_the_command():
     assert "缺少" not in run("--lang", "zh", "explain", "SC-01", "--lang", "en").output
 
 
+@pytest.mark.parametrize(
+    "asks", [{"args": ("--lang", "zh")}, {"env": {"LANG": "zh_CN.UTF-8"}}], ids=["option", "locale"]
+)
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("check", "--no-such"), "错误：没有选项 '--no-such'。"),
+        (("check", "--dif"), "（是否想写其中之一：'--dies', '--diff', '--fix'？）"),
+        (("--no-such",), "错误：没有选项 '--no-such'。"),
+        (("store",), "错误：缺少参数 'CONFIG'"),
+        (("schema", "one", "two"), "错误：多余的参数：two"),
+        (("check", "--dies", "0"), "错误：'--dies' 的值无效：0 超出范围 x>=1。"),
+        (("check", "--dies", "many"), "错误：'--dies' 的值无效：'many' 不是有效的数（integer range）。"),
+        (("demo", "--load", "nan"), "'--load' 的值无效："),
+        (("check", "--format", "xml"), "'xml' 不在可选值之中："),
+        (("check", "--format"), "错误：选项 '--format' 需要一个值。"),
+        (("check", "--fix=1"), "错误：选项 '--fix' 不带值。"),
+        (("check", "--env", "A"), "错误：--env 的值无效：'A' 不是 KEY=VALUE 的形式"),
+        (("check", "--select", "XX", "x.json"), "错误：--select 的值无效：没有以 XX 开头的代码"),
+        (("check", "--output", "x", "y"), "错误：--output 需要同时给出 --fix 与一个文件"),
+        (("status", "--worker", "/no/such"), "错误：'--worker' 的值无效：File '/no/such' 不存在。"),
+        (("chek",), "是否想写 check？"),
+    ],
+)
+def test_what_click_refuses_is_told_in_chinese(args, said, asks):
+    """Usage, the way to the help and the error itself, wherever the language was asked for."""
+    result = run(*asks.get("args", ()), *args, env={"LANG": "C", **asks.get("env", {})})
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.startswith(
+        ("用法: mindie-kvpool ", "错误：")
+    )  # click tells no usage of an option without value
+    assert re.findall(r"\b(?:Usage|Error|Try|for|is|not|the)\b", result.stderr) == []
+
+
+def test_a_language_ends_with_its_command():
+    """The next one in the same process is asked anew."""
+    assert "错误" in run("check", "--no-such", "--lang", "zh").stderr
+    assert "Error: No such option" in run("check", "--no-such", env={"LANG": "C"}).stderr
+
+
 def test_help_imports_no_command():
     """A laptop without torch can read it, and it is quick."""
     code = (
@@ -186,7 +227,7 @@ def test_status_speaks_chinese():
 
 def test_texts_of_the_command_have_no_leftovers():
     """Each help text belongs to a command or an option that exists."""
-    known = {"usage", "options", "commands", "default", "option.help", "option.lang", "option.version", "mindie-kvpool"}
+    known = {"usage", "options", "commands", "option.help", "option.lang", "option.version", "mindie-kvpool"}
     for name in COMMANDS:
         known |= {name, f"{name}.short"} | {
             f"{name}.{parameter.name}" for parameter in main.get_command(None, name).params

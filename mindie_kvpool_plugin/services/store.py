@@ -23,7 +23,7 @@ from mindie_kvpool_plugin.pools.mooncake import npu, start
 from mindie_kvpool_plugin.pools.mooncake.admin import Admin, Segment
 from mindie_kvpool_plugin.pools.mooncake.codes import meaning
 from mindie_kvpool_plugin.pools.mooncake.disk import DiskTier, Tenancy
-from mindie_kvpool_plugin.pools.mooncake.memory import PoolMemory, mount
+from mindie_kvpool_plugin.pools.mooncake.memory import PoolMemory, expect_pool, mount
 from mindie_kvpool_plugin.services.notify import notify
 from mindie_kvpool_plugin.services.stopping import Stopping
 from mindie_kvpool_plugin.services.warm import Range, added, private_memory, warm
@@ -79,11 +79,13 @@ def run(wish: StoreWish, announce: Callable[[PoolMemory], None]) -> int:
         PoolError: it cannot be part of the pool.
     """
     stopping = Stopping()
-    tenancy = _take_folder(wish.tier, wish.admin, stopping) if wish.tier is not None else None
+    _prepare(wish)
+    tenancy = _take_folder(wish, wish.tier, stopping) if wish.tier is not None else None
     if stopping.number:
         return 0
     before = private_memory()
-    memory = _mount(wish)
+    folder = str(wish.tier.blocks) if wish.tier is not None else ""
+    memory = mount(wish.options, wish.size_bytes, folder, wish.place)
     # not the stacks of its threads
     ranges = [each for each in added(before, private_memory()) if each[1] - each[0] >= SMALLEST_SEGMENT_BYTES]
     if tenancy is not None:
@@ -108,7 +110,8 @@ def _observed(wish: StoreWish) -> Part:
     return observe(identity, counters, wish.settings)
 
 
-def _mount(wish: StoreWish) -> PoolMemory:
+def _prepare(wish: StoreWish) -> None:
+    """Judge what can be judged by now, and set what Mooncake reads when it is loaded; nothing is made."""
     own = replace(wish.options, global_segment_size=wish.size_bytes, local_buffer_size=0)
     start.check_options(own, wish.place, "worker")
     start.set_environment(wish.options)
@@ -116,12 +119,11 @@ def _mount(wish: StoreWish) -> PoolMemory:
         npu.set_device(wish.device)
     if wish.tier is not None:
         wish.tier.set_environment()
-    folder = str(wish.tier.blocks) if wish.tier is not None else ""
-    return mount(wish.options, wish.size_bytes, folder, wish.place)
 
 
-def _take_folder(tier: DiskTier, admin: Admin, stopping: Stopping) -> Tenancy:
-    """Have the folder for ourselves, and its last owner forgotten by the master."""
+def _take_folder(wish: StoreWish, tier: DiskTier, stopping: Stopping) -> Tenancy:
+    """Have the folder for ourselves, and its last owner forgotten by the master; without a master no folder is made."""
+    expect_pool(wish.options, wish.place)
     tenancy = Tenancy(tier)
     end = time.monotonic() + tenancy.forgotten_in_s()
     if tenancy.predecessor and time.monotonic() < end:
@@ -132,7 +134,7 @@ def _take_folder(tier: DiskTier, admin: Admin, stopping: Stopping) -> Tenancy:
             end - time.monotonic(),
         )
     while time.monotonic() < end and not stopping.wait(PREDECESSOR_POLL_S):
-        if _segments(admin, tenancy.predecessor) == []:
+        if _segments(wish.admin, tenancy.predecessor) == []:
             break
     return tenancy
 

@@ -14,11 +14,14 @@ the folder last, and touched every second by who has it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
+import stat
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -80,10 +83,10 @@ def staging_bytes() -> int:
 
 
 def plan(folder: Path, size_bytes: int, memory_bytes: int) -> DiskTier:
-    """A tier of ``size_bytes`` behind ``memory_bytes`` of memory.
+    """A tier of ``size_bytes`` behind ``memory_bytes`` of memory.  Nothing is made yet: ``Tenancy`` does that.
 
     Raises:
-        PoolError: the folder cannot be used, or the disk is too small for it.
+        PoolError: the folder cannot be used or made, or the disk is too small for it.
     """
     bucket = min(LARGEST_BUCKET_BYTES, max(SMALLEST_BUCKET_BYTES, memory_bytes // BUCKETS_IN_MEMORY))
     if size_bytes < FEWEST_BUCKETS * bucket:
@@ -92,11 +95,8 @@ def plan(folder: Path, size_bytes: int, memory_bytes: int) -> DiskTier:
             f"files of {bucket}; give at least {FEWEST_BUCKETS * bucket}, and to be of use more than the memory"
         )
     tier = DiskTier(folder.absolute(), size_bytes, bucket)
-    try:
-        tier.blocks.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise PoolError(f"--ssd {folder} cannot be used: {error.strerror} ({error.filename})") from error
-    disk = shutil.disk_usage(tier.folder)
+    with _usable(tier.folder):
+        disk = shutil.disk_usage(_nearest(tier.folder))
     room = disk.free + _used(tier.blocks) - int(disk.total * SPARE_SHARE)
     if size_bytes > room:
         raise PoolError(
@@ -104,6 +104,31 @@ def plan(folder: Path, size_bytes: int, memory_bytes: int) -> DiskTier:
             f"({SPARE_SHARE:.0%} of it is left alone)"
         )
     return tier
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or what exists of the way to it, where the rest can be made.
+
+    Raises:
+        OSError: it cannot.
+    """
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(place.stat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(place))
+            if not os.access(place, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+            return place
+    return folder
+
+
+@contextlib.contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Errors of the file system name the option."""
+    try:
+        yield
+    except OSError as error:
+        raise PoolError(f"--ssd {folder} cannot be used: {error.strerror} ({error.filename})") from error
 
 
 def _used(folder: Path) -> int:
@@ -122,11 +147,13 @@ class Tenancy:
     """
 
     def __init__(self, tier: DiskTier) -> None:
-        """Take the folder.
+        """Take the folder, which is made if it is missing.
 
         Raises:
-            PoolError: another store has it.
+            PoolError: it cannot be made, or another store has it.
         """
+        with _usable(tier.folder):
+            tier.blocks.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._record = tier.folder / "store.json"
         self._lock = _locked(tier.folder / "store.lock")
         self.predecessor, self._last_beat = self._found()
@@ -163,10 +190,8 @@ class Tenancy:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    try:
+    with _usable(path.parent):
         file = path.open("ab")
-    except OSError as error:
-        raise PoolError(f"--ssd {path.parent} cannot be used: {error.strerror} ({path})") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -67,11 +67,7 @@ def mount(options: MooncakeOptions, size_bytes: int, ssd_folder: str, place: str
     Raises:
         PoolError: the library, the address or the master is not there, or Mooncake refused.
     """
-    library = start.load_library()
-    missing = [name for name in CALLS if not hasattr(library.MooncakeDistributedStore, name)]
-    if missing:
-        raise PoolError(f"the installed mooncake has no {', '.join(missing)}; a store needs 0.3.13")
-    probe_master(options, f"{place}.master_server_address")
+    library = expect_pool(options, place)
     name, holder = claim_name(options, f"{place}.local_hostname", any_port=False)
     store = library.MooncakeDistributedStore()
     try:
@@ -82,6 +78,20 @@ def mount(options: MooncakeOptions, size_bytes: int, ssd_folder: str, place: str
             holder.close()
         raise
     return PoolMemory(store, name, segment_ids, bool(ssd_folder), holder)
+
+
+def expect_pool(options: MooncakeOptions, place: str) -> Any:
+    """Mooncake's library, once it is known that it suffices and that the master's port accepts connections.
+
+    Raises:
+        PoolError: the library or the master is not there.
+    """
+    library = start.load_library()
+    missing = [name for name in CALLS if not hasattr(library.MooncakeDistributedStore, name)]
+    if missing:
+        raise PoolError(f"the installed mooncake has no {', '.join(missing)}; a store needs 0.3.13")
+    probe_master(options, f"{place}.master_server_address")
+    return library
 
 
 def _set_up(store: Any, name: str, options: MooncakeOptions, ssd_folder: str, place: str) -> None:

@@ -286,7 +286,8 @@ def test_size_of_the_pool_file_is_the_default(tmp_path, start, own_master):
         (("--size", "900TB"), "GiB available"),
         (("--size", "32MB", "--ssd", "ssd"), "belong together"),
         (("--size", "32MB", "--ssd-size", "1GB"), "belong together"),
-        (("--size", "32MB", "--ssd", "/proc/none", "--ssd-size", "1GB"), "cannot be used"),
+        (("--size", "32MB", "--ssd", "/proc/none", "--ssd-size", "1GB"), "has room for 0"),
+        (("--size", "32MB", "--ssd", "/dev/null/ssd", "--ssd-size", "1GB"), "cannot be used: Not a directory"),
         (("--size", "32MB", "--host", "192.0.2.1:x"), '--host is "192.0.2.1:x"'),
         (("--size", "32MB"), "cannot reach mooncake_master"),
     ],
@@ -298,6 +299,17 @@ def test_what_cannot_work_is_refused(tmp_path, begin, arguments, expected):
     assert status == 2
     assert expected in errors
     assert "Traceback" not in errors
+
+
+def test_a_store_without_a_master_leaves_no_folder(tmp_path, begin):
+    """A mistyped address leaves nothing behind."""
+    path = pool_file(tmp_path, f"{HOST}:{free_port()}", global_segment_size=0)
+    before = sorted(tmp_path.iterdir())
+    arguments = ("--size", "32MB", "--ssd", tmp_path / "new" / "ssd", "--ssd-size", "64MB")
+    status, errors = begin("store", path, *arguments, **SMALL).end()
+    assert status == 2
+    assert "cannot reach mooncake_master" in errors
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_pool_of_memcache_is_refused():

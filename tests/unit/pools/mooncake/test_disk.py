@@ -67,6 +67,22 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         plan(tmp_path / "file" / "ssd", 64 * MIB, 64 * MIB)
 
 
+def test_a_folder_is_made_when_it_is_taken(tmp_path):
+    """Not before: until then the store may still be refused."""
+    tier = plan(tmp_path / "new" / "ssd", 64 * MIB, 64 * MIB)
+    assert list(tmp_path.iterdir()) == []
+    with closing(Tenancy(tier)):
+        assert tier.blocks.is_dir()
+
+
+def test_a_folder_that_became_a_file_is_refused(tmp_path):
+    """Between the plan and the taking."""
+    tier = plan(tmp_path / "ssd", 64 * MIB, 64 * MIB)
+    (tmp_path / "ssd").touch()
+    with pytest.raises(PoolError, match=r"cannot be used: .*ssd"):
+        Tenancy(tier)
+
+
 def test_staging_memory_is_counted(monkeypatch):
     """Mooncake's default, or what the user has set."""
     monkeypatch.delenv("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", raising=False)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.simulator.neighbour import Neighbour, run_with_neighbour
 from mindie_kvpool_plugin.simulator.run import Result, RunConfig, run_with_pool
 
 MEMBERS = ("corruptions", "wrong_answers", "leaked_blocks", "hook_errors")
@@ -36,7 +37,7 @@ class Outcome:
         reloaded: blocks that arrived from the pool, all ranks.
         recomputed: promised blocks that were computed after all, all ranks.
         faults: injected faults that really happened.
-        wrong: corruptions, wrong answers, leaked blocks, caught errors in hooks.
+        wrong: corruptions, wrong answers, leaked blocks, caught errors in hooks; a neighbour's, too.
         events: how often the host wrote blocks outside a batch: copies, swaps, pulls, repairs of the device.
         exception: why the engine stopped, if it did.
         seconds: the whole cell.
@@ -69,20 +70,21 @@ class Outcome:
         return self.exception or f"{dict(zip(MEMBERS, self.wrong, strict=True))}, {self.faults} faults"
 
 
-def run_config(cell: Any, config: RunConfig) -> Outcome:
-    """Run a cell's configuration, in this process."""
+def run_config(cell: Any, config: RunConfig, neighbour: Neighbour | None = None) -> Outcome:
+    """Run a cell's configuration, with another host on its pool or without, in this process."""
     began = time.monotonic()
     with quiet(), _bounded():
         try:
-            result = run_with_pool(config)
+            results = run_with_neighbour(config, neighbour) if neighbour is not None else (run_with_pool(config),)
         except Exception as error:  # noqa: BLE001 - an engine that stopped is a finding, not the end of the matrix
             return Outcome(cell, exception=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
+    result = results[0]
     return Outcome(
         cell,
         result.reloaded_blocks,
         result.recomputed_blocks,
         sum(result.faults.values()),
-        tuple(getattr(result, member) for member in MEMBERS),
+        tuple(sum(getattr(each, member) for each in results) for member in MEMBERS),
         result.copied_blocks + result.swapped_blocks + result.pulled_blocks + result.recoveries,
         seconds=time.monotonic() - began,
         result=result,

@@ -15,11 +15,13 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
+from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
@@ -27,6 +29,7 @@ from mindie_kvpool_plugin.simulator.requests import Limits
 from mindie_kvpool_plugin.simulator.run import PoolName, RunConfig
 from mindie_kvpool_plugin.simulator.traffic import Traffic, few_shot
 
+SLOW_LOOKUP = "slow_lookup_ms"
 FAULTS = {
     "get_fail": "get_fail=0.15",
     "short": "short=0.15",
@@ -41,12 +44,16 @@ FAULTS = {
     "wrong_length": "wrong_length=0.2",
     "slow": "slow_ms=3:0.1",
     "hang": "hang_ms=40:0.03",
+    "slow lookups": f"{SLOW_LOOKUP}=40:0.9",
     "crash": "crash=0.15",
     "one rank": "get_fail=0.1,torn=0.05,raise=0.02,rank=1",
     "all at once": "get_fail=0.03,short=0.03,torn=0.03,flip=0.03,evict=0.02,put_fail=0.05,stale=0.05,lie=0.1,"
     "deny=0.005,raise=0.02,wrong_length=0.02,slow_ms=2:0.02,hang_ms=20:0.005,crash=0.005",
 }
 """Row of the table -> spec."""
+
+SECTIONS: dict[str, dict[str, Any]] = {"slow lookups": {"lookup_budget_s": KvPoolOptions().lookup_budget_s}}
+"""Row of the table -> options of the pool: the simulated host is more patient than what is tried there."""
 
 SHAPE = ModelShape(num_layers=1, num_kv_heads=4, head_size=4)
 BLOCK_TOKENS = 4
@@ -124,6 +131,7 @@ def run_cell(cell: Cell) -> Outcome:
         pool=cell.pool,
         pool_blocks=20_000,
         faults=parse_spec(FAULTS[cell.fault]),
+        section=SECTIONS.get(cell.fault, {}),
     )
     return run_config(cell, config)
 

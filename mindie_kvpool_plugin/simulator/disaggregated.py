@@ -118,6 +118,11 @@ class Disaggregated:
         """Blocks copied from node to node, all ranks together."""
         return sum(wire.blocks for node in self.nodes for wire in node.transfers.wires)
 
+    @property
+    def refused_keys(self) -> int:
+        """Keys that a scheduler did not ask the pool for, because it was left alone."""
+        return sum(node.refused_keys for node in self.nodes)
+
     def submit(
         self,
         prompt: Sequence[int],

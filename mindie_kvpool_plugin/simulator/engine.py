@@ -129,6 +129,11 @@ class Engine:
         hosts = [scheduler.swapper.host for scheduler in self.scheduler.each]
         return sum(manager.num_used for manager in (*self.managers, *hosts))
 
+    @property
+    def refused_keys(self) -> int:
+        """Keys that the scheduler did not ask a pool for, because it was left alone."""
+        return int(getattr(getattr(self._lookup, "counters", None), "refused_keys", 0))
+
     def plugin(self, name: str, rank: int = 0) -> Any:
         """A plugin's instance on one rank, or None."""
         return self.workers[rank].plugin(name)

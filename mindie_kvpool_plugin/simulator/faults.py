@@ -18,7 +18,7 @@ import threading
 import time
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -49,11 +49,12 @@ KINDS = {
     "wrong_length": "per call: one answer too few",
     "slow_ms": "per call, MS:RATE: it takes MS longer",
     "hang_ms": "per call, MS:RATE: it does nothing for MS, then fails as a whole",
+    "slow_lookup_ms": "per lookup, MS:RATE: its answer takes MS longer; gets and puts do not",
     "crash": "per get call: an instance dies with its segment, half of all blocks; their aliases stay for a while",
 }
 """Name in a spec -> what happens, at the given rate."""
 
-TIMED = ("slow_ms", "hang_ms")
+TIMED = ("slow_ms", "hang_ms", "slow_lookup_ms")
 MAX_DELAY_MS = 10_000.0
 CRASH_ALIAS_CALLS = 40
 """Lookups that still see the aliases of a dead instance: the master forgets it after a while."""
@@ -62,6 +63,7 @@ _OF_GET = ("get_fail", "short", "torn", "flip", "undetected_flip", "evict")
 _OF_PUT = ("put_fail", "stale")
 _OF_EXISTS = ("lie", "deny")
 _OF_CALL = ("raise", "wrong_length", "hang_ms", "slow_ms")
+_OF_LOOKUP = (*_OF_CALL, "slow_lookup_ms")
 _ALIAS_PARTS = 3  # <namespace>/<model>/<hash>; data keys have one part more
 
 
@@ -109,7 +111,7 @@ def parse_spec(text: str) -> FaultSpec:
             rates[name] = _number(name, value, 1.0, "rate")
         else:
             raise _unknown(name)
-    for group in (_OF_GET, _OF_PUT, _OF_EXISTS, _OF_CALL):
+    for group in (_OF_GET, _OF_PUT, _OF_EXISTS, _OF_LOOKUP):
         total = sum(rates.get(name, 0.0) for name in group)
         if total > 1:
             named = ", ".join(name for name in group if name in rates)
@@ -125,18 +127,35 @@ class FaultRecord:
         spec: what goes wrong.
         backend: the real backend's name.
         happened: kind -> times it really happened.
+        sleep: lets a timed fault's seconds pass.
     """
 
     spec: FaultSpec
     backend: str
     happened: Counter[str] = field(default_factory=Counter)
+    sleep: Callable[[float], None] = time.sleep
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self._spares = False
         self._gone: set[str] = set()
         self._members: dict[str, set[str]] = {}  # group -> its keys, where crashes are wanted
         self._crashes = self._lookups = 0
         self._aliases_until: deque[tuple[int, set[str]]] = deque()
+
+    @contextlib.contextmanager
+    def sparing(self) -> Iterator[None]:
+        """Clients that are opened meanwhile break nothing themselves; what they store can be lost like all else."""
+        self._spares = True
+        try:
+            yield
+        finally:
+            self._spares = False
+
+    @property
+    def opening(self) -> FaultSpec:
+        """What goes wrong with a client that is opened now."""
+        return FaultSpec() if self._spares else self.spec
 
     def count(self, kind: str, times: int = 1) -> None:
         """It really happened."""
@@ -235,10 +254,14 @@ class FaultyPool(PoolWrapper):
     def __init__(self, inner: PoolBackend, record: FaultRecord, rank: int = 0) -> None:
         super().__init__(inner)
         self._record = record
-        spec = record.spec
+        spec = record.opening
         self._get_dice, self._put_dice, self._exists_dice = (
-            _Dice(spec, rank, name, of_blocks)
-            for name, of_blocks in (("get", _OF_GET), ("put", _OF_PUT), ("exists", _OF_EXISTS))
+            _Dice(spec, rank, name, of_blocks, of_calls)
+            for name, of_blocks, of_calls in (
+                ("get", _OF_GET, _OF_CALL),
+                ("put", _OF_PUT, _OF_CALL),
+                ("exists", _OF_EXISTS, _OF_LOOKUP),
+            )
         )
         self._crash_rate = spec.rates.get("crash", 0.0) if spec.rank in (None, rank) else 0.0
 
@@ -364,18 +387,20 @@ class FaultyPool(PoolWrapper):
         if fault is not None:
             self._record.count(fault)
             if fault in TIMED:
-                time.sleep(self._record.spec.delay_s[fault])
+                self._record.sleep(self._record.spec.delay_s[fault])
         return fault
 
 
 class _Dice:
     """The random numbers of one kind of call of one client."""
 
-    def __init__(self, spec: FaultSpec, rank: int, call: str, of_blocks: Sequence[str]) -> None:
+    def __init__(
+        self, spec: FaultSpec, rank: int, call: str, of_blocks: Sequence[str], of_calls: Sequence[str]
+    ) -> None:
         is_faulty = spec.rank in (None, rank)
         self._random = np.random.default_rng(zlib.crc32(f"{spec.seed} {rank} {call}".encode()))
         self._of_blocks = _thresholds(spec, of_blocks if is_faulty else ())
-        self._of_calls = _thresholds(spec, _OF_CALL if is_faulty else ())
+        self._of_calls = _thresholds(spec, of_calls if is_faulty else ())
 
     def of_call(self) -> str | None:
         """What goes wrong with this call as a whole."""

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.beams import reference_beams
+from mindie_kvpool_plugin.simulator.client import Client, Host, Progress
 from mindie_kvpool_plugin.simulator.disaggregated import Disaggregated
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
-from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultSpec, injected
+from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultRecord, FaultSpec, injected
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster, write_pool_file
 from mindie_kvpool_plugin.simulator.oracle import reference_answer
@@ -27,8 +28,6 @@ from mindie_kvpool_plugin.simulator.two_nodes import TwoNodes
 from mindie_kvpool_plugin.simulator.worker import Worker
 
 PoolName = Literal["local_dram", "mooncake"]
-Progress = Callable[[int], None]
-Host = Engine | Disaggregated
 
 PLUGIN = "kv_pool"
 POOL_PLUGINS = f"{PLUGIN},prefix_cache"
@@ -62,6 +61,7 @@ class RunConfig:
         engine: the host.
         make_traffic: makes the traffic, the same at every call.
         concurrency: requests in the engine at once.
+        gap: turns of the engine from one request to the next; 0: all that may be sent are sent at once.
         pool: the pool's backend.
         pool_blocks: blocks the pool can hold.
         faults: what goes wrong with the pool.
@@ -75,6 +75,7 @@ class RunConfig:
     engine: EngineConfig
     make_traffic: Callable[[], Traffic]
     concurrency: int = 8
+    gap: int = 0
     pool: PoolName = "local_dram"
     pool_blocks: int = 4096
     faults: FaultSpec | None = None
@@ -107,6 +108,7 @@ class Result:
         failed_put_blocks: puts the pool refused.
         recomputed_blocks: promised blocks the host computed after all.
         hook_errors: calls of the plugin in which something unexpected was caught.
+        refused_keys: keys that the scheduler did not ask the pool for, because it was left alone or too slow.
         corruptions: wrong positions somebody attended to, and rows with wrong inputs.
         wrong_answers: answers an uncorrupted model would not give.
         leaked_blocks: blocks nobody gave back.
@@ -137,6 +139,7 @@ class Result:
     failed_put_blocks: int
     recomputed_blocks: int
     hook_errors: int
+    refused_keys: int
     corruptions: int
     wrong_answers: int
     leaked_blocks: int
@@ -189,9 +192,27 @@ def run_traffic(config: RunConfig, progress: Progress | None = None) -> Result:
         progress: called with the number of requests that were answered since the last call.
     """
     began = time.perf_counter()
-    with build_host(config) as engine:
-        prompt_by_id = drive(engine, config.make_traffic(), config.concurrency, progress, config.fail_after)
-        return result_of(engine, prompt_by_id, time.perf_counter() - began)
+    with sent(config, progress) as (engine, client):
+        while client.turn():
+            pass
+        return result_of(engine, client.asked, time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def sent(config: RunConfig, progress: Progress | None = None) -> Iterator[tuple[Host, Client]]:
+    """For the length of a ``with`` block, a host as it is configured and who sends it the traffic, by turns."""
+    with (
+        build_host(config) as engine,
+        Client(
+            engine,
+            config.make_traffic(),
+            config.concurrency,
+            gap=config.gap,
+            fail_after=config.fail_after,
+            progress=progress,
+        ) as client,
+    ):
+        yield engine, client
 
 
 def build_host(config: RunConfig) -> Host:
@@ -207,13 +228,9 @@ def run_without_pool(config: RunConfig, progress: Progress | None = None) -> Res
 
 def run_with_pool(config: RunConfig, progress: Progress | None = None) -> Result:
     """Send the traffic through a host with prefix cache and an empty pool, broken as the configuration asks."""
-    with opened_pool(config) as engine:
-        if config.faults is None:
-            return run_traffic(dataclasses.replace(config, engine=engine), progress)
-        with injected(config.faults, engine.backend, engine.pool_file) as record:
-            faulty = dataclasses.replace(engine, backend=FAULTY)
-            result = run_traffic(dataclasses.replace(config, engine=faulty), progress)
-        return dataclasses.replace(result, faults=dict(sorted(record.happened.items())))
+    with opened_pool(config) as pooled, broken_pool(pooled, config.faults) as (engine, record):
+        result = run_traffic(dataclasses.replace(config, engine=engine), progress)
+    return dataclasses.replace(result, faults=dict(sorted(record.happened.items())))
 
 
 def compare(config: RunConfig, progress: Progress | None = None) -> Comparison:
@@ -241,35 +258,22 @@ def opened_pool(config: RunConfig) -> Iterator[EngineConfig]:
         yield dataclasses.replace(config.engine, plugins=POOL_PLUGINS, backend=config.pool, pool_file=str(path))
 
 
-def drive(
-    engine: Host, traffic: Traffic, concurrency: int, progress: Progress | None = None, fail_after: int = 0
-) -> dict[int, tuple[Prompt, Request]]:
-    """Feed an engine until the traffic ends; answers what was asked, by sequence id.
+@contextlib.contextmanager
+def broken_pool(engine: EngineConfig, faults: FaultSpec | None) -> Iterator[tuple[EngineConfig, FaultRecord]]:
+    """The engine configuration whose pool breaks as asked for the length of a ``with`` block, and what happened."""
+    if faults is None:
+        yield engine, FaultRecord(FaultSpec(), engine.backend)
+        return
+    with injected(faults, engine.backend, engine.pool_file) as record:
+        yield dataclasses.replace(engine, backend=FAULTY), record
 
-    After ``fail_after`` requests the device fails, unless that is 0.
-    """
-    asked: dict[int, tuple[Prompt, Request]] = {}
 
-    def ended(request: Request) -> None:
-        traffic.answered(asked[request.sequence_id][0], request.answer)
-        if len(engine.done) == fail_after:
-            engine.fail_device()
-        if progress is not None:
-            progress(1)
-
-    engine.on_end = ended
-    try:
-        while traffic.ready or not engine.idle:
-            while traffic.ready and len(asked) - len(engine.done) < concurrency:
-                prompt = traffic.ready.popleft()
-                request = engine.submit(
-                    prompt.tokens, prompt.answer_length, prompt.adapter, n=prompt.samples, beams=prompt.beams
-                )
-                asked[request.sequence_id] = (prompt, request)
-            engine.step()
-    finally:
-        engine.on_end = None  # it refers to the engine, which would end in a cycle
-    return asked
+def drive(engine: Host, traffic: Traffic, concurrency: int) -> dict[int, tuple[Prompt, Request]]:
+    """Feed an engine until the traffic ends; answers what was asked, by sequence id (``simulator.client``)."""
+    with Client(engine, traffic, concurrency) as client:
+        while client.turn():
+            pass
+    return client.asked
 
 
 def result_of(engine: Host, asked: dict[int, tuple[Prompt, Request]], seconds: float) -> Result:
@@ -288,6 +292,7 @@ def result_of(engine: Host, asked: dict[int, tuple[Prompt, Request]], seconds: f
         hbm_hit_tokens=sum(request.hbm_blocks for request in requests) * size,
         pool_hit_tokens=sum(request.pool_blocks for request in requests) * size,
         computed_tokens=engine.computed_tokens,
+        refused_keys=engine.refused_keys,
         corruptions=engine.oracle.corruptions + engine.oracle.input_errors,
         wrong_answers=sum(wrong_answers(request, engine.config.shape) for request in requests),
         leaked_blocks=engine.leaked_blocks,

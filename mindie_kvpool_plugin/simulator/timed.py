@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools.local_dram.pool import LocalDram
+from mindie_kvpool_plugin.simulator.client import Progress
 from mindie_kvpool_plugin.simulator.cost import Costs
 from mindie_kvpool_plugin.simulator.cost_clock import SimulatedTime
 from mindie_kvpool_plugin.simulator.cost_pool import COSTED, Costed, CostedPool, Trouble, costed
@@ -29,7 +30,6 @@ from mindie_kvpool_plugin.simulator.run import (
     DRAIN_TIMEOUT_S,
     PATIENT,
     PLUGIN,
-    Progress,
     Result,
     RunConfig,
     opened_pool,

@@ -6,6 +6,8 @@ import threading
 import pytest
 
 from mindie_kvpool_plugin.errors import ConfigError
+from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
+from mindie_kvpool_plugin.host.slow_lookups import SHARE, SlowLookups
 from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools import registry
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
@@ -153,6 +155,61 @@ def test_hung_call_fails_as_a_whole_and_short_answers_are_short(pool_file):
     assert len(short.get()) == BLOCKS - 1
 
 
+def test_slow_lookups_delay_no_get_and_no_put(pool_file):
+    """Only the scheduler waits, and its answers are right."""
+    setup = Setup("slow_lookup_ms=30:1", pool_file)
+    slept = setup.record.sleep = Slept()
+    assert setup.pool.put(DATA, setup.stored.buffers, GROUPS) == [True] * BLOCKS
+    assert setup.get() == [True] * BLOCKS
+    assert slept.seconds == []
+    assert setup.pool.exists(DATA) == [True] * BLOCKS
+    assert slept.seconds == [0.03]
+    assert setup.record.happened == {"slow_lookup_ms": 1}
+
+
+def test_slow_lookups_are_left_out_when_they_have_taken_their_share(pool_file):
+    """What is slow is the pool's, not the lookup's: so it is asked again, as often as it may be."""
+    setup, budget_s = Setup("slow_lookup_ms=30:1", pool_file), 0.5
+    clock = setup.record.sleep = Slept()
+    setup.inner.put(ALIASES, setup.stored.buffers.head(16))
+    scheduler = SchedulerLookup(setup.pool, "ns", 32, slow=SlowLookups(budget_s, clock.now))
+    asked = 400
+    for _ in range(asked):
+        scheduler.batch_exist(["1_0_1_model"])
+        clock.others_s += 0.05
+    slow = setup.record.happened["slow_lookup_ms"]
+    assert slow * 0.03 <= 2 * budget_s + SHARE * clock.now()
+    assert slow == len(clock.seconds)
+    assert scheduler.counters.refused_keys == asked - slow > 0
+
+
+def test_clients_opened_while_a_record_spares_break_nothing(pool_file):
+    """What they store is lost with the instance it lies in, like everything else."""
+    record = FaultRecord(parse_spec("crash=1,put_fail=1,deny=1"), "local_dram")
+    inner, memory = registry.open_pool("local_dram", pool_file, "worker"), Memory(BLOCKS).fill(1)
+    with record.sparing():
+        sound = FaultyPool(inner, record)
+    assert sound.put(DATA, memory.buffers, GROUPS) == [True] * BLOCKS
+    assert sound.exists(DATA) == [True] * BLOCKS
+    assert not record.happened
+    dead = [not answer for answer in FaultyPool(inner, record).get(DATA, memory.buffers)]
+    assert 5 < dead.count(True) < BLOCKS - 5
+    assert record.happened["crash"] == 1
+
+
+class Slept:
+    """A clock that goes on when somebody sleeps."""
+
+    def __init__(self):
+        self.seconds, self.others_s = [], 0.0
+
+    def __call__(self, seconds):
+        self.seconds.append(seconds)
+
+    def now(self):
+        return self.others_s + sum(self.seconds)
+
+
 def test_one_rank_only(pool_file):
     """The other ranks and the scheduler see a sound pool."""
     record = FaultRecord(parse_spec("get_fail=1,lie=1,rank=1"), "local_dram")
@@ -188,6 +245,8 @@ def test_rank_is_told_by_the_inference_thread():
         ("get_fail=nan", "expected a rate"),
         ("slow_ms=5", "expected MILLISECONDS:RATE"),
         ("hang_ms=99999:0.1", "at most 10000"),
+        ("slow_lookup_ms=5", "expected MILLISECONDS:RATE"),
+        ("raise=0.5,slow_lookup_ms=1:0.6", "the rates of raise, slow_lookup_ms add up to 1.1"),
         ("rank=-1", 'rank is "-1", expected a whole number'),
         ("get_fail=0.6,short=0.6", "the rates of get_fail, short add up to 1.2"),
     ],

@@ -3,8 +3,10 @@
 A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
 context parallelism, data parallelism with one server or, on a prefill node, with several, multi-token prediction,
 lookahead, memory decoding, prefill and decode on two nodes, two flex nodes, or none of them), the scheduling,
-asyncWrite, ranks, cache layout, block size, device memory, traffic and what is wrong with the pool.  The same seed is
-the same run.  Exit status 1 if anything went wrong, or if a mode never did what it is named after.
+asyncWrite, ranks, cache layout, block size, device memory, traffic, who else uses the pool and what is wrong with it.
+Another host has filled the pool before with all of the traffic or a part of it, or takes turns with this one, or there
+is none.  The same seed is the same run.  Exit status 1 if anything went wrong, if a mode never did what it is named
+after, or if lookups were slow and none was left out.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
 
 from chaos.cells import HEADINGS, Outcome, run_cells, run_config, sums
-from chaos.fault_matrix import FAULTS, WIDTH
+from chaos.fault_matrix import FAULTS, SECTIONS, SLOW_LOOKUP, WIDTH
 from mindie_kvpool_plugin.simulator.engine import EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape
+from mindie_kvpool_plugin.simulator.neighbour import Neighbour
 from mindie_kvpool_plugin.simulator.pulls import PullFaults
 from mindie_kvpool_plugin.simulator.run import RunConfig
 from mindie_kvpool_plugin.simulator.speculation import Speculation, la, memory_decoding, mtp
@@ -60,6 +64,10 @@ SHAPES = (
     ModelShape(int8_key_layers=(0,)),
     ModelShape(index_head_size=8),
 )
+POOLS = ("alone", "filled", "shared")
+"""Nobody else uses the pool; another host did before; another host does."""
+
+SLOW = "slow lookups"
 SEEDS = 300
 
 
@@ -71,23 +79,27 @@ class Combination:
         seed: of everything.
         mode: of ``MODES``.
         fault: of the fault matrix, or "none".
-        config: the run.
+        pool: of ``POOLS``.
     """
 
     seed: int
     mode: str
     fault: str
+    pool: str
 
     @property
     def name(self) -> str:
         """For people; the seed alone repeats the run."""
-        return f"seed {self.seed}: {self.mode}, fault {self.fault}"
+        return f"seed {self.seed}: {self.mode}, pool {self.pool}, fault {self.fault}"
 
 
 def combination(seed: int) -> Combination:
-    """The mode and the fault of a seed; modes and faults take turns, so that a few seeds show each."""
+    """The mode, the pool and the fault of a seed; all take turns, so that a few seeds show each."""
     faults = ("none", *FAULTS)
-    return Combination(seed, MODES[seed % len(MODES)], faults[seed // len(MODES) % len(faults)])
+    row, mode = divmod(seed, len(MODES))
+    # a fault meets another pool in the next mode, and in the same mode when its turn comes again
+    pool = (row + row // len(faults) + mode) % len(POOLS)
+    return Combination(seed, MODES[mode], faults[row % len(faults)], POOLS[pool])
 
 
 def configuration(cell: Combination) -> RunConfig:
@@ -115,30 +127,42 @@ def configuration(cell: Combination) -> RunConfig:
         role="prefill" if cell.mode == "servers" else "standard",
         speculation=_speculation(cell.mode, draw),
     )
-    speakers, seed = draw.choice((6, 8, 10)), draw.randrange(1 << 30)
-    two = two_nodes(cell.mode, engine, draw) if cell.mode in TWO_NODES else None
+    return RunConfig(
+        engine,
+        chats(cell)[0],
+        gap=draw.choice((0, 1, 2)),
+        faults=None if cell.fault == "none" else parse_spec(FAULTS[cell.fault]),
+        fail_after=draw.randrange(5, 15) if cell.mode == "recovery" else 0,
+        two=two_nodes(cell.mode, engine, draw) if cell.mode in TWO_NODES else None,
+        section=SECTIONS.get(cell.fault, {}),
+    )
 
-    def traffic() -> Chat:
-        if is_swapping:
-            return Chat(10, 3, seed=seed, system_tokens=20, turn_tokens=24, answer_tokens=60)
-        return Chat(
-            speakers,
-            3,
-            seed=seed,
+
+def chats(cell: Combination) -> tuple[Callable[[], Chat], Callable[[], Chat]]:
+    """What a run's users say, and what those of another host on its pool do: the same, or some of it."""
+    draw = random.Random(f"chats of mode sweep {cell.seed}")  # noqa: S311 - repeatable choices are the point
+    speakers, chat = draw.choice((6, 8, 10)), partial(Chat, seed=draw.randrange(1 << 30))
+    if cell.mode == "swap":
+        speakers, chat = 10, partial(chat, system_tokens=20, turn_tokens=24, answer_tokens=60)
+    else:
+        chat = partial(
+            chat,
+            system_tokens=draw.choice((70, 150)),
             sampled=0.6 if cell.mode in GROUPS else 0.0,
             samples=3,
             beams=float(cell.mode == "beams"),
             adapters=2 if cell.mode == "adapters" else 0,
             answer_tokens=1 if cell.mode == "servers" else 24,
         )
+    return partial(chat, speakers, 3), partial(chat, draw.choice((2, speakers)), draw.choice((1, 3)))
 
-    return RunConfig(
-        engine,
-        traffic,
-        faults=None if cell.fault == "none" else parse_spec(FAULTS[cell.fault]),
-        fail_after=draw.randrange(5, 15) if cell.mode == "recovery" else 0,
-        two=two,
-    )
+
+def neighbour(cell: Combination) -> Neighbour | None:
+    """The other host on the pool, if there is one: it was there before, or takes turns from some turns before."""
+    if cell.pool == "alone":
+        return None
+    draw = random.Random(f"neighbour of mode sweep {cell.seed}")  # noqa: S311 - repeatable choices are the point
+    return Neighbour(chats(cell)[1], None if cell.pool == "filled" else draw.choice((0, 20, 60)))
 
 
 def _speculation(mode: str, draw: random.Random) -> Speculation | None:
@@ -161,28 +185,49 @@ def two_nodes(mode: str, engine: EngineConfig, draw: random.Random) -> TwoNodes:
 
 def run_combination(cell: Combination) -> Outcome:
     """Run it, in this process."""
-    return run_config(cell, configuration(cell))
+    return run_config(cell, configuration(cell), neighbour(cell))
 
 
 def table_of(outcomes: Iterable[Outcome]) -> Table:
-    """One line per mode, and the sum."""
+    """One line per mode, one per pool, and the sum."""
     table = Table(title="Modes and faults in seeded combinations; blocks count per rank", title_justify="left")
     for heading in ("mode", *HEADINGS, "copies, swaps, pulls, repairs"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     found = list(outcomes)
     for mode in MODES:
-        rows = [outcome for outcome in found if outcome.cell.mode == mode]
-        if rows:
-            table.add_row(mode, *sums(rows), f"{sum(outcome.events for outcome in rows):,}")
+        _add(table, mode, [outcome for outcome in found if outcome.cell.mode == mode])
+    table.add_section()
+    for pool in POOLS:
+        _add(table, f"pool {pool}", [outcome for outcome in found if outcome.cell.pool == pool])
+    table.add_section()
+    _add(table, "all", found)
     return table
 
 
+def _add(table: Table, name: str, rows: Sequence[Outcome]) -> None:
+    if rows:
+        table.add_row(name, *sums(rows), f"{sum(outcome.events for outcome in rows):,}")
+
+
+def slow_lookups(outcomes: Iterable[Outcome]) -> tuple[int, int]:
+    """How many lookups were slow, and the keys that were not asked for meanwhile, where lookups alone are slow."""
+    results = [outcome.result for outcome in outcomes if outcome.cell.fault == SLOW and outcome.result is not None]
+    return sum(result.faults.get(SLOW_LOOKUP, 0) for result in results), sum(result.refused_keys for result in results)
+
+
 def is_right(outcomes: Sequence[Outcome]) -> bool:
-    """Nothing went wrong, blocks came back in every mode, and the host wrote blocks where a mode says so."""
+    """Nothing went wrong, blocks came back in every mode, and the host wrote blocks where a mode says so.
+
+    Where lookups were slow some of them were left out.
+    """
     by_mode = {mode: [o for o in outcomes if o.cell.mode == mode] for mode in {o.cell.mode for o in outcomes}}
-    return all(outcome.is_clean for outcome in outcomes) and all(
-        any(o.reloaded for o in rows) and (mode not in WRITING_MODES or any(o.events for o in rows))
-        for mode, rows in by_mode.items()
+    return (
+        all(outcome.is_clean for outcome in outcomes)
+        and all(
+            any(o.reloaded for o in rows) and (mode not in WRITING_MODES or any(o.events for o in rows))
+            for mode, rows in by_mode.items()
+        )
+        and (all(slow_lookups(outcomes)) or all(outcome.cell.fault != SLOW for outcome in outcomes))
     )
 
 
@@ -203,6 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not outcome.is_clean:
             console.print(f"NOT RIGHT: {outcome.cell.name}: {outcome.detail}", soft_wrap=True, highlight=False)
     console.print(table_of(outcomes))
+    slow, refused = slow_lookups(outcomes)
+    console.print(f"{slow:,} slow lookups, {refused:,} keys that were not asked for meanwhile", highlight=False)
     console.print(f"{len(outcomes)} combinations in {time.monotonic() - began:.0f} s", highlight=False)
     return 0 if is_right(outcomes) else 1
 

@@ -122,6 +122,13 @@ MUTATIONS = {
         _of_nobody,
         "tests/walks/test_chunks.py::test_a_prompt_that_shares_what_another_one_computes_in_the_same_batch[24-2-sync]",
     ),
+    "who goes on in the batch counts as vanished, and the pool was filled before": Mutation(
+        Spill,
+        "computing",
+        _of_nobody,
+        "tests/walks/test_mode_sweep.py::test_combination_costs_recomputing_and_nothing_else"
+        "[seed-35:-chunks,-pool-filled,-fault-short]",
+    ),
     "the directory does not forget": Mutation(
         BlockDirectory,
         "rewrite",

@@ -59,7 +59,7 @@ def peer_frozen(stage: Stage) -> None:
     """SIGSTOP an instance that owns segments; another asks for its blocks; SIGCONT."""
     asker, owner = stage.ready(seed=2), stage.ready(seed=2)
     owner.ask(60)
-    # they have met: Mooncake's first contact with a peer has no time limit, and would end only with the freeze
+    # they have met: what hangs are transfers
     asker.ask(10)
     with frozen(owner.pid):
         facts = asker.ask(40)

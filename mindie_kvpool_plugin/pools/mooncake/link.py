@@ -8,6 +8,7 @@ from typing import Any, Literal
 from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import MooncakeClient
+from mindie_kvpool_plugin.pools.mooncake.contacts import FirstContacts
 from mindie_kvpool_plugin.pools.mooncake.limits import P2P_HANDSHAKE
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 from mindie_kvpool_plugin.pools.mooncake.places import Places
@@ -22,6 +23,7 @@ class Link:
     Attributes:
         client: the life of the connection.
         places: where its objects lie.
+        contacts: what calls of the binding are bounded by while they meet a peer for the first time.
         watch: which peers it may have lost.
         max_slices: in one piece.
         is_tcp: the transport with queues, whose peers may hang or be lost.
@@ -34,10 +36,12 @@ class Link:
 
     def __init__(self, client: MooncakeClient, options: MooncakeOptions, new_config: Callable[[], Any]) -> None:
         self.client = client
-        self.places = Places(client, Peers() if options.metadata_server == P2P_HANDSHAKE else None)
+        self.is_tcp = options.protocol == "tcp"
+        peers = Peers() if options.metadata_server == P2P_HANDSHAKE else None
+        self.places = Places(client, peers)
+        self.contacts = FirstContacts(peers if self.is_tcp else None)
         self.watch = WedgeWatch()
         self.max_slices = options.max_slices_in_flight
-        self.is_tcp = options.protocol == "tcp"
         self.has_segment = options.global_segment_size > 0
         self.new_config = new_config
         self.one_transfer_per_peer = options.protocol == "ascend"
@@ -64,3 +68,4 @@ class Link:
     def close(self) -> None:
         """Wait for calls in flight, then close the client."""
         self.client.close()
+        self.contacts.close()

@@ -1,7 +1,7 @@
 """Which peers of a TCP client answer, found out before Mooncake talks to them.
 
 A process that was stopped still accepts connections: the kernel does that for it.  Mooncake's first
-contact with such a peer has no time limit, a later transfer waits a second or two for every key, and
+contact with such a peer waits a minute for every key, a later transfer a second or two, and
 the master lists its keys until ``client_ttl`` is over.  So a peer of which nothing was heard lately is
 asked first.  The question is empty: connect, send nothing, close our half; whoever reads there hangs up
 in turn, 0.1 ms later on the same machine.

@@ -166,6 +166,8 @@ def set_environment(options: MooncakeOptions) -> None:
         # a few blocks would be recomputed
         "MC_TCP_STATUS_TIMEOUT_SEC": "1",
         "MC_TCP_PROGRESS_TIMEOUT_SEC": "1",
+        # a peer whose machine is off, met for the first time: 5 s by default, for every key
+        "MC_HANDSHAKE_CONNECT_TIMEOUT": "1",
         # INFO by default, dozens of lines per client on standard error
         "MC_LOG_LEVEL": "ERROR",
     }.items():

@@ -100,7 +100,7 @@ class Transfer(ABC):
         """Give pieces to the binding, one after the other, until one ends the call."""
         client, watch = self._link.client, self._link.watch
         moved: list[tuple[Piece, Sequence[int]]] = []
-        with client.lent() as connection:
+        with client.lent() as connection, self._link.contacts.bounded():
             if connection is None:
                 self.is_given_up = True
                 return {row: codes.NOT_OPEN for piece in pieces for row in piece.rows}

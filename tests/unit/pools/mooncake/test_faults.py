@@ -11,8 +11,10 @@ import pytest
 from chaos.processes import freeze, frozen
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.options.mooncake import split_hostname
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
+from mindie_kvpool_plugin.pools.mooncake.admin import Admin
 from mindie_kvpool_plugin.pools.mooncake.transfer import Put
 from tests.conftest import HOST, Memory, wait_until
 
@@ -146,7 +148,7 @@ def asked(monkeypatch):
 
 @pytest.mark.parametrize("met_before", [False, True])
 def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, asked, met_before):
-    """Mooncake waits a second per key of a stopped process, at the first contact for ever; we ask first, and once."""
+    """Mooncake waits a second per key of a stopped process, at the first contact a minute; we ask first, and once."""
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
     keys = [f"peer/{number}" for number in range(32)]
@@ -199,6 +201,53 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
         assert 1 < time.monotonic() - started < 8
     finally:
         peer.signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("segment_bytes", [0, 16 << 20], ids=["no segment", "own segment"])
+def test_put_to_a_peer_that_hung_before_it_was_met_ends_soon(own_master, open_mooncake, run_child, segment_bytes):
+    """Mooncake waits a minute for each key of it; the pool a moment for all, and then stores nothing for a while."""
+    peer = run_child("peer", own_master.address, str(64 << 20), "0", "0")
+    peer.hear()
+    pool, source, target = open_mooncake(own_master, segment_bytes), Memory(24, 1, 1 << 20), Memory(24, 1, 1 << 20)
+    source.fill(8)
+    keys = [f"unmet/{number}" for number in range(24)]
+    freeze(peer.process.pid)
+    try:
+        started = time.monotonic()
+        stored = pool.put(keys, source.buffers)
+        assert time.monotonic() - started < 10
+        assert pool.link.contacts.ended >= 1
+        assert not all(stored)
+        assert pool.put(["late"], source.buffers.take(slice(0, 1))) == [False], "it might be placed with the peer"
+        assert pool.get(keys, target.buffers) == stored
+        assert np.array_equal(target.bytes[stored], source.bytes[stored])
+    finally:
+        peer.signal(signal.SIGCONT)
+    wait_until(lambda: pool.put(["later"], source.buffers.take(slice(0, 1))) == [True], 20, "the peer answers again")
+    assert pool.get(["later"], target.buffers.take(slice(0, 1))) == [True]
+    assert np.array_equal(target.bytes[0], source.bytes[0])
+
+
+def test_put_to_a_peer_that_takes_no_connection_ends_soon(own_master, open_mooncake, run_child, monkeypatch):
+    """As when its machine is off: Mooncake waits five seconds for each key, here one."""
+    monkeypatch.setenv("MC_HANDSHAKE_LISTEN_BACKLOG", "1")
+    peer = run_child("peer", own_master.address, str(64 << 20), "0", "0")
+    peer.hear()
+    (segment,) = Admin(HOST, own_master.metrics_port).segments()
+    pool = open_mooncake(own_master, 0)
+    freeze(peer.process.pid)
+    waiting = [socket.socket() for _ in range(4)]
+    try:
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(split_hostname(segment.endpoint, "endpoint"))
+        started = time.monotonic()
+        assert pool.put(["a", "b", "c", "d"], Memory(4).buffers) == [False] * 4
+        assert 2 < time.monotonic() - started < 12
+    finally:
+        peer.signal(signal.SIGCONT)
+        for each in waiting:
+            each.close()
 
 
 def _put_at_home(pool, memory):

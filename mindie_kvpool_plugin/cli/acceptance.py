@@ -17,7 +17,6 @@ import click
 
 from mindie_kvpool_plugin import __version__
 from mindie_kvpool_plugin.check.messages import Language, words
-from mindie_kvpool_plugin.check.situation import default_config
 from mindie_kvpool_plugin.cli import acceptance_page
 from mindie_kvpool_plugin.cli.examined import Results, objects, read_report, say, say_title
 from mindie_kvpool_plugin.cli.numbers import SECONDS
@@ -83,7 +82,8 @@ def command(
         with one_line_refusals("acceptance", chosen):
             plots.need_library()
             expect_folder(html_file)
-    report = read_report(config or default_config(os.environ), chosen)
+    with one_line_refusals("acceptance", chosen):
+        report = read_report(config)
     case = Trial(report, dict(os.environ), user=user, metrics_port=metrics_port, timeout_s=timeout, node=node[0],
                  nodes=node[1], url=url, tls=Tls(tls_ca or "", tls_cert or "", tls_key or ""))  # fmt: skip
     case.device = next(iter(case.devices), None)

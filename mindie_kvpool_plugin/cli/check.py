@@ -138,7 +138,7 @@ def _names(files: tuple[str, ...], env: dict[str, str], lang: Language) -> list[
     if files:
         names = find_targets(files)
         if not names:
-            click.echo(words("check.nothing_inside", lang, folder=", ".join(files)), err=True)
+            click.echo(words("target.none", lang, folder=", ".join(files)), err=True)
             sys.exit(UNREADABLE)
         return [STANDARD_INPUT if name == "-" else name for name in names]
     path = default_config(env)

@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from mindie_kvpool_plugin.check.messages import Language, words
-from mindie_kvpool_plugin.check.situation import default_config
 from mindie_kvpool_plugin.cli.examined import Results, objects, read_report, say, say_title
 from mindie_kvpool_plugin.cli.numbers import SECONDS
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.doctor.examine import examine
@@ -46,7 +46,8 @@ def command(
 ) -> None:
     """Exit status: 0 no trouble, 1 trouble, 2 could not examine."""
     chosen = chosen_language(lang)
-    report = read_report(config or default_config(os.environ), chosen)
+    with one_line_refusals("doctor", chosen):
+        report = read_report(config)
     case = Case(report, dict(os.environ), user=user, metrics_port=metrics_port, device=device, timeout_s=timeout)
     results: Results = examine(case, PROBES)
     if form == "text":

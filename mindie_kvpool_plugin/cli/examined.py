@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from mindie_kvpool_plugin.check import codes
-from mindie_kvpool_plugin.check.messages import Language, message, system_reason, words
+from mindie_kvpool_plugin.check.messages import Language, Refused, words
 from mindie_kvpool_plugin.check.pipeline import CheckReport, check_file
-from mindie_kvpool_plugin.check.situation import Situation, find_home
+from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
+from mindie_kvpool_plugin.cli.targets import find_config
 from mindie_kvpool_plugin.doctor.examine import Probe
 from mindie_kvpool_plugin.doctor.lines import Line, as_object
-
-UNREADABLE = 2
 
 Results = Iterable[tuple[Probe[Any], list[Line]]]
 Mark = Callable[[Line], tuple[str, str | None]]
 """A line's word, and its colour if it has one."""
 
 
-def read_report(config: Path | None, lang: Language) -> CheckReport:
-    """The check's report on the file; exit 2 where there is none."""
-    if config is None:
-        click.echo(words("check.no_default", lang), err=True)
-        sys.exit(UNREADABLE)
+def read_report(config: Path | None) -> CheckReport:
+    """The check's report on the file, or on the one that lies in a folder, or where the host would look.
+
+    Raises:
+        Refused: there is none, or several.
+        OSError: it cannot be read.
+    """
     env = dict(os.environ)
-    situation = Situation(env=env, is_env_known=True, config_path=config, home=find_home(env, config))
-    try:
-        return check_file(config, situation)
-    except OSError as error:
-        found = codes.CANNOT_READ.found(params={"file": str(config), "reason": system_reason(error)})
-        click.echo(message(found, lang), err=True)
-        sys.exit(UNREADABLE)
+    named = config or default_config(env)
+    if named is None:
+        raise Refused("check.no_default")
+    path = find_config(named)
+    return check_file(path, Situation(env=env, is_env_known=True, config_path=path, home=find_home(env, path)))
 
 
 def say_title(probe: Probe[Any], lang: Language) -> None:

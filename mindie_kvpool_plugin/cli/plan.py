@@ -14,6 +14,7 @@ from mindie_kvpool_plugin.check.rules.layout import Layout
 from mindie_kvpool_plugin.cli.numbers import Number, Size
 from mindie_kvpool_plugin.cli.refusing import one_line_refusals, refuse
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.targets import find_config
 from mindie_kvpool_plugin.cli.written import expect_folder
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
@@ -56,7 +57,7 @@ _COUNT = click.IntRange(min=1)
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     values={"endings": ", ".join(plots.ENDINGS)},
 )
-@click.argument("config", required=False, metavar="[CONFIG]", type=_FILE)
+@click.argument("config", required=False, metavar="[CONFIG]", type=click.Path(path_type=Path))
 @click.option("--model-config", metavar="FILE", type=_FILE)
 @click.option("--pool-config", metavar="FILE", type=_FILE)
 @click.option("--tp", type=_COUNT)
@@ -147,7 +148,9 @@ def _deployment(asked: Asked) -> Deployment | None:
     layout = {key: asked[key] for key in ("tp", "dp", "cp", "sp", "ranks_per_node") if asked[key] is not None}
     size = asked["block_size"]
     if asked["config"] is not None:
-        found = deployments.from_config(asked["config"], asked["model_config"], asked["pool_config"], shape, layout)
+        found = deployments.from_config(
+            find_config(asked["config"]), asked["model_config"], asked["pool_config"], shape, layout
+        )
         return replace(found, block_size=size or found.block_size)
     if asked["model_config"] is None:
         return None

@@ -8,11 +8,14 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mindie_kvpool_plugin.check.messages import Refused, system_reason
+from mindie_kvpool_plugin.check.pipeline import read_limited
 from mindie_kvpool_plugin.check.pool_alone import is_pool_object
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES
 
 _SECTIONS = ("ServerConfig", "BackendConfig")
 # what a broken file must hold to be taken for one of ours
+_SECTION = re.compile(rb'"(?:ServerConfig|BackendConfig)"')
 _TRACES = re.compile(rb'"(?:ServerConfig|BackendConfig|kvPoolConfig|master_server_address|kv_pool)"')
 
 
@@ -20,6 +23,28 @@ def find_targets(arguments: Iterable[str]) -> list[str]:
     """The files to check, each once, in the order named; those of a directory sorted."""
     found = [name for argument in arguments for name in _files(argument)]
     return list(dict.fromkeys(found))
+
+
+def find_config(argument: Path) -> Path:
+    """The file meant by a command's CONFIG: it, or what a folder holds: its configuration, or else its pool file.
+
+    Raises:
+        Refused: nothing or several lie there, or it cannot be read.
+    """
+    files = [Path(name) for name in find_targets([str(argument)])]
+    configs = [path for path in files if argument.is_dir() and _SECTION.search(_bytes(path))] or files
+    if len(configs) != 1:
+        named = ", ".join(map(str, configs))
+        raise Refused("target.several_files" if configs else "target.none", folder=argument, files=named)
+    _bytes(configs[0])
+    return configs[0]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_limited(path)
+    except OSError as error:
+        raise Refused("target.unreadable", file=path, reason=system_reason(error)) from error
 
 
 def _files(argument: str) -> Iterable[str]:

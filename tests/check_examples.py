@@ -18,6 +18,8 @@ import copy
 import json
 from pathlib import Path
 
+from schemas.generate import merged
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "tests" / "examples"
 BASE = EXAMPLES / "base"
@@ -86,19 +88,6 @@ def file_bytes(case, name):
         return case["files"][name].encode()
     base = json.loads((BASE / name).read_text(encoding="utf-8"))
     return _dump(merged(base, case["files"][name])).encode()
-
-
-def merged(value, patch):
-    """``value`` with a merge patch applied."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(value) if isinstance(value, dict) else {}
-    for key, change in patch.items():
-        if change is None:
-            result.pop(key, None)
-        else:
-            result[key] = merged(result.get(key), change)
-    return result
 
 
 def _start(case):

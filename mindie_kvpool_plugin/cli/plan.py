@@ -20,9 +20,9 @@ from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
 from mindie_kvpool_plugin.options.sizes import size_text
 from mindie_kvpool_plugin.planning import curve as curves
-from mindie_kvpool_plugin.planning import deployment as deployments
+from mindie_kvpool_plugin.planning import instance as instances
 from mindie_kvpool_plugin.planning import plot as plots
-from mindie_kvpool_plugin.planning.deployment import Deployment
+from mindie_kvpool_plugin.planning.instance import Instance
 from mindie_kvpool_plugin.planning.plan import Plan, as_json
 from mindie_kvpool_plugin.planning.pool_side import EVICTIONS, PoolRules
 from mindie_kvpool_plugin.planning.request_lines import DEFAULT_BYTES_PER_TOKEN, Words, with_bytes, with_tokenizer
@@ -131,76 +131,76 @@ def _words_of(asked: Asked) -> Words:
 
 
 def _plan(asked: Asked) -> Plan:
-    deployment = _deployment(asked)
-    if deployment is None and asked["trace"] is None:
+    instance = _instance(asked)
+    if instance is None and asked["trace"] is None:
         raise Refused("plan.nothing")
-    found, memory_source = _sizes(asked, deployment)
-    device_blocks, source = _device(asked, deployment)
+    found, memory_source = _sizes(asked, instance)
+    device_blocks, source = _device(asked, instance)
     rules = PoolRules(asked["eviction"], asked["watermark"], asked["eviction_ratio"], asked["spill_at"] == "overwrite")
-    plan = Plan(deployment, found, memory_source, device_blocks, source, None, None, None, (), rules)
+    plan = Plan(instance, found, memory_source, device_blocks, source, None, None, None, (), rules)
     if asked["plot"] is not None and asked["trace"] is None:
         raise Refused("plan.plot_needs_trace")
     return plan if asked["trace"] is None else _with_curve(plan, asked)
 
 
-def _deployment(asked: Asked) -> Deployment | None:
+def _instance(asked: Asked) -> Instance | None:
     shape = {"draft_layers": int(asked["mtp"]), "is_nz": asked["nz"]}
     layout = {key: asked[key] for key in ("tp", "dp", "cp", "sp", "ranks_per_node") if asked[key] is not None}
     size = asked["block_size"]
     if asked["config"] is not None:
-        found = deployments.from_config(
+        found = instances.from_config(
             find_config(asked["config"]), asked["model_config"], asked["pool_config"], shape, layout
         )
         return replace(found, block_size=size or found.block_size)
     if asked["model_config"] is None:
         return None
-    own = deployments.fitted(Layout(**{"ranks_per_node": 0, **layout}))
-    return deployments.from_options(asked["model_config"], own, size or deployments.HOST_BLOCK_TOKENS, shape)
+    own = instances.fitted(Layout(**{"ranks_per_node": 0, **layout}))
+    return instances.from_options(asked["model_config"], own, size or instances.HOST_BLOCK_TOKENS, shape)
 
 
-def _sizes(asked: Asked, deployment: Deployment | None) -> tuple[Sizes | None, str]:
+def _sizes(asked: Asked, instance: Instance | None) -> tuple[Sizes | None, str]:
     """What fits, and the name of the text that says where the memory's size is from."""
-    if deployment is None:
+    if instance is None:
         if asked["dram"] or asked["ssd"] or asked["store"]:
             raise Refused("plan.no_model")
         return None, ""
     dram, source = asked["dram"], ""
-    if dram is None and deployment.pool_memory is not None:
+    if dram is None and instance.pool_memory is not None:
         source = "plan.memory_of_file"
     elif dram is None:
         available = memory_room()
         if available is None:
             raise Refused("plan.no_memory")
         dram, source = available // 2, "plan.suggested"
-    nodes = asked["nodes"] or deployment.layout.nodes
-    if nodes % deployment.layout.nodes:
-        raise Refused("plan.nodes_of_instances", nodes=nodes, each=deployment.layout.nodes)
-    store = asked["store"] or deployment.in_stores
+    nodes = asked["nodes"] or instance.layout.nodes
+    if nodes % instance.layout.nodes:
+        raise Refused("plan.nodes_of_instances", nodes=nodes, each=instance.layout.nodes)
+    store = asked["store"] or instance.in_stores
     try:
-        return sizes(deployment, nodes, dram, asked["ssd"], store=store), source
+        return sizes(instance, nodes, dram, asked["ssd"], store=store), source
     except TooLittleMemoryError as error:
         raise Refused("plan.little_memory", needed=size_text(error.needed)) from error
 
 
-def _device(asked: Asked, deployment: Deployment | None) -> tuple[int | None, str]:
+def _device(asked: Asked, instance: Instance | None) -> tuple[int | None, str]:
     """Blocks of sequences that a group's devices hold, and where that is from."""
     if asked["hbm_blocks"] is not None:
         blocks = asked["hbm_blocks"]
-        return (deployment.group_blocks(blocks) if deployment else blocks), ""
-    if deployment is None:
+        return (instance.group_blocks(blocks) if instance else blocks), ""
+    if instance is None:
         return None, ""
-    memory = asked["hbm_memory"] or deployment.device_memory
+    memory = asked["hbm_memory"] or instance.device_memory
     if memory is None:
         return None, ""
     source = "plan.hbm_memory" if asked["hbm_memory"] else "plan.hbm_npu_mem_size"
-    return deployment.group_blocks(memory // deployment.rank_block_bytes), source
+    return instance.group_blocks(memory // instance.rank_block_bytes), source
 
 
 def _with_curve(plan: Plan, asked: Asked) -> Plan:
     if plan.device_blocks is None:
         raise Refused("plan.no_hbm")
-    deployment, found = plan.deployment, plan.sizes
-    block_size = deployment.block_size if deployment else asked["block_size"] or deployments.HOST_BLOCK_TOKENS
+    instance, found = plan.instance, plan.sizes
+    block_size = instance.block_size if instance else asked["block_size"] or instances.HOST_BLOCK_TOKENS
     traffic = read_traffic(asked["trace"], block_size, _words_of(asked), asked["requests"])
     planned = found.pool_blocks if found is not None else None
     per_unit = traffic.unit_tokens / block_size
@@ -213,17 +213,17 @@ def _with_curve(plan: Plan, asked: Asked) -> Plan:
         block_size=block_size,
         disk_blocks=asked["disk_blocks"] or (found.disk_blocks if found is not None else 0),
         concurrency=asked["concurrency"],
-        groups=_groups(deployment, found),
+        groups=_groups(instance, found),
         rules=plan.rules,
     )
     worth = None
-    if deployment is not None and planned:
-        worth = judge(deployment, curve.at(planned), asked["prefill_rate"], asked["rank_rate"])
+    if instance is not None and planned:
+        worth = judge(instance, curve.at(planned), asked["prefill_rate"], asked["rank_rate"])
     return replace(plan, curve=curve, planned=planned, worth=worth, remarks=traffic.remarks)
 
 
-def _groups(deployment: Deployment | None, found: Sizes | None) -> int:
+def _groups(instance: Instance | None, found: Sizes | None) -> int:
     """Schedulers with a device of their own: data-parallel groups of all instances."""
-    if deployment is None or found is None:
+    if instance is None or found is None:
         return 1
-    return deployment.layout.dp * deployment.instances * (found.nodes // deployment.layout.nodes)
+    return instance.layout.dp * instance.instances * (found.nodes // instance.layout.nodes)

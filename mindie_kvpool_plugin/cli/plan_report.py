@@ -43,15 +43,15 @@ def show(plan: Plan, lang: Language) -> None:
 
 
 def _cache(plan: Plan, lang: Language) -> Iterator[Row]:
-    deployment = plan.deployment
-    if deployment is not None:
-        layout, size = deployment.layout, deployment.block_size
-        yield words("plan.shape", lang), _shape(deployment.shape, lang)
+    instance = plan.instance
+    if instance is not None:
+        layout, size = instance.layout, instance.block_size
+        yield words("plan.shape", lang), _shape(instance.shape, lang)
         yield words("plan.layout", lang), f"tp {layout.tp}, dp {layout.dp}, cp {layout.cp}, sp {layout.sp}"
         yield words("plan.block_size", lang), f"{size:,}"
-        rank, pool = deployment.rank_block_bytes, deployment.pool_block_bytes
+        rank, pool = instance.rank_block_bytes, instance.pool_block_bytes
         yield words("plan.rank_bytes", lang), f"{rank:,} B / {rank / size:,.0f} B"
-        yield words("plan.pool_bytes", lang, shards=deployment.shards), f"{pool:,} B / {pool / size:,.0f} B"
+        yield words("plan.pool_bytes", lang, shards=instance.shards), f"{pool:,} B / {pool / size:,.0f} B"
         copies = layout.tp * rank
         if copies > pool:
             yield words("plan.copies", lang), f"{copies:,} B"
@@ -75,7 +75,7 @@ def _pool(plan: Plan, lang: Language) -> Iterator[Row]:
     yield words("plan.pool_blocks", lang), f"{found.pool_blocks:,}"
     if found.disk_blocks:
         yield words("plan.disk_blocks", lang), f"{found.disk_blocks:,}"
-    is_memcache = plan.deployment is not None and plan.deployment.backend == "memcache"
+    is_memcache = plan.instance is not None and plan.instance.backend == "memcache"
     yield SIZE_KEYS[is_memcache], size_text(found.segment) if found.segment else "0"
     if found.store:
         yield words("plan.store_memory", lang), size_text(found.store)
@@ -135,7 +135,7 @@ def _bar(point: Point, top: float, width: int) -> str:
 
 def _sentences(plan: Plan, lang: Language) -> Iterator[str]:
     if plan.worth is not None and plan.curve is not None:
-        ranks = plan.deployment.ranks_of_server if plan.deployment is not None else 1
+        ranks = plan.instance.ranks_of_server if plan.instance is not None else 1
         yield _verdict(plan.worth, plan.curve.at(plan.planned or 0), ranks, lang)
         yield from _assumptions(plan.worth, lang)
     if plan.curve is not None:
@@ -174,9 +174,9 @@ def _where(found: Sizes, lang: Language) -> Iterator[str]:
 def _size(plan: Plan, point: Point, lang: Language) -> str:
     """Blocks, and the memory they take if that is known."""
     blocks = f"{point.blocks:,}"
-    if plan.deployment is None:
+    if plan.instance is None:
         return words("plan.so_many", lang, blocks=blocks)
-    memory = f"{point.blocks * plan.deployment.pool_block_bytes / UNITS['gb']:,.0f} GB"
+    memory = f"{point.blocks * plan.instance.pool_block_bytes / UNITS['gb']:,.0f} GB"
     return words("plan.so_large", lang, blocks=blocks, memory=memory)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mindie_kvpool_plugin.check.rules.view import integer
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.errors import ConfigError
-from mindie_kvpool_plugin.planning.deployment import Deployment, from_config
+from mindie_kvpool_plugin.planning.instance import Instance, from_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,22 +16,22 @@ class RankShare:
     """One rank's share of the KV cache.
 
     Attributes:
-        deployment: model and ranks.
+        instance: model and ranks.
         longest_tokens: of a prompt that the service takes.
     """
 
-    deployment: Deployment
+    instance: Instance
     longest_tokens: int
 
     @property
     def block_bytes(self) -> int:
         """Of one block on one rank, all layers."""
-        return self.deployment.rank_block_bytes
+        return self.instance.rank_block_bytes
 
     @property
     def longest_bytes(self) -> float:
         """What one rank loads for the longest prompt, if all of it is in the pool."""
-        return math.ceil(self.longest_tokens / self.deployment.block_size) * self.deployment.read_block_bytes
+        return math.ceil(self.longest_tokens / self.instance.block_size) * self.instance.read_block_bytes
 
 
 def find_share(case: Case) -> RankShare | None:

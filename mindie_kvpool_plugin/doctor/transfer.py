@@ -64,7 +64,7 @@ def _size(case: Case) -> tuple[int, Line]:
     share = find_share(case)
     if share is None:
         return DEFAULT_BYTES, note("transfer.assumed", mib=DEFAULT_BYTES // MIB)
-    tokens = share.deployment.block_size
+    tokens = share.instance.block_size
     return share.block_bytes, note("transfer.size", bytes=share.block_bytes, tokens=tokens)
 
 

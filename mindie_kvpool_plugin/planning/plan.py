@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindie_kvpool_plugin.planning.curve import Curve, Point
-from mindie_kvpool_plugin.planning.deployment import Deployment
+from mindie_kvpool_plugin.planning.instance import Instance
 from mindie_kvpool_plugin.planning.pool_side import PoolRules
 from mindie_kvpool_plugin.planning.sizes import Sizes
 from mindie_kvpool_plugin.planning.worth import Worth
@@ -19,7 +19,7 @@ class Plan:
     """Everything there is to tell; None where nobody asked or nothing is known.
 
     Attributes:
-        deployment: model and ranks.
+        instance: model and ranks.
         sizes: what fits.
         memory_source: name of the text that says where the memory's size is from; "": it was given.
         device_blocks: blocks of sequences that a data-parallel group's devices hold.
@@ -31,7 +31,7 @@ class Plan:
         rules: how the pools of the curve make room.
     """
 
-    deployment: Deployment | None
+    instance: Instance | None
     sizes: Sizes | None
     memory_source: str
     device_blocks: int | None
@@ -45,18 +45,18 @@ class Plan:
 
 def as_json(plan: Plan) -> str:
     """All figures; sizes in bytes, shares of 1."""
-    deployment = plan.deployment
+    instance = plan.instance
     content: dict[str, Any] = {"remarks": list(plan.remarks), "rules": dataclasses.asdict(plan.rules)}
-    if deployment is not None:
+    if instance is not None:
         content["cache"] = {
-            **dataclasses.asdict(deployment.shape),
-            **dataclasses.asdict(deployment.layout),
-            "block_size": deployment.block_size,
-            "shards": deployment.shards,
-            "rank_block_bytes": deployment.rank_block_bytes,
-            "pool_block_bytes": deployment.pool_block_bytes,
-            "rank_token_bytes": deployment.rank_block_bytes / deployment.block_size,
-            "pool_token_bytes": deployment.pool_block_bytes / deployment.block_size,
+            **dataclasses.asdict(instance.shape),
+            **dataclasses.asdict(instance.layout),
+            "block_size": instance.block_size,
+            "shards": instance.shards,
+            "rank_block_bytes": instance.rank_block_bytes,
+            "pool_block_bytes": instance.pool_block_bytes,
+            "rank_token_bytes": instance.rank_block_bytes / instance.block_size,
+            "pool_token_bytes": instance.pool_block_bytes / instance.block_size,
         }
     content["device_blocks"] = plan.device_blocks
     if plan.sizes is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mindie_kvpool_plugin.check.rules.memory import BASE_FRACTION, LINK_MB, MAX_LINKS, link_reserve
 from mindie_kvpool_plugin.options.mooncake import share_memory
 from mindie_kvpool_plugin.options.sizes import UNITS
-from mindie_kvpool_plugin.planning.deployment import Deployment
+from mindie_kvpool_plugin.planning.instance import Instance
 
 RELAY_BUFFERS_MB = 4 * 8
 """``ASCEND_BUFFER_POOL=4:8``, as the host's guide sets it: buffers in device memory through which blocks pass."""
@@ -46,20 +46,20 @@ class Sizes:
     is_beyond_links: bool
 
 
-def sizes(deployment: Deployment, nodes: int, dram: int | None, ssd: int, *, store: bool) -> Sizes:
+def sizes(instance: Instance, nodes: int, dram: int | None, ssd: int, *, store: bool) -> Sizes:
     """Figures for ``dram`` and ``ssd`` bytes on each of ``nodes`` servers; None: what the pool file has.
 
     Raises:
         TooLittleMemoryError: the memory does not suffice for the smallest segment.
     """
-    ranks = deployment.ranks_of_server
+    ranks = instance.ranks_of_server
     if dram is not None:
         segment, buffer = share_memory(dram, ranks)
     else:
-        segment, buffer = deployment.pool_memory or (0, 0)
+        segment, buffer = instance.pool_memory or (0, 0)
     pool_bytes = nodes * ranks * segment
     dies = nodes * ranks
-    has_links = deployment.protocol == "ascend" and dies > 1
+    has_links = instance.protocol == "ascend" and dies > 1
     return Sizes(
         nodes=nodes,
         segment=0 if store else segment,
@@ -67,8 +67,8 @@ def sizes(deployment: Deployment, nodes: int, dram: int | None, ssd: int, *, sto
         store=ranks * segment if store else 0,
         disk=ssd,
         pool_bytes=pool_bytes,
-        pool_blocks=pool_bytes // deployment.pool_block_bytes,
-        disk_blocks=nodes * ssd // deployment.pool_block_bytes,
+        pool_blocks=pool_bytes // instance.pool_block_bytes,
+        disk_blocks=nodes * ssd // instance.pool_block_bytes,
         link_bytes=(dies - 1) * LINK_MB * UNITS["mb"] if has_links else 0,
         relay_bytes=RELAY_BUFFERS_MB * UNITS["mb"] if has_links else 0,
         fraction=round(BASE_FRACTION - link_reserve(dies), 2) if has_links else None,

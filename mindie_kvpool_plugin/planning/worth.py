@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mindie_kvpool_plugin.planning.curve import Point
-from mindie_kvpool_plugin.planning.deployment import Deployment
+from mindie_kvpool_plugin.planning.instance import Instance
 
 LEAST_GAIN = 0.02
 """Below two points of a hundred prompt tokens nobody sees the pool in a service's figures."""
@@ -44,20 +44,20 @@ class Worth:
     saved_compute: float | None
 
 
-def judge(deployment: Deployment, point: Point, prefill_rate: float | None, rank_rate: float | None) -> Worth:
+def judge(instance: Instance, point: Point, prefill_rate: float | None, rank_rate: float | None) -> Worth:
     """Of a pool of one size.
 
     Args:
-        deployment: whose ranks load and compute.
+        instance: whose ranks load and compute.
         point: what the pool answers.
         prefill_rate: prompt tokens per second of an instance; None: assumed.
         rank_rate: bytes per second that each rank loads; None: not known.
     """
-    layout = deployment.layout
-    rate = prefill_rate or assumed_rate(deployment.model, layout.ranks)
+    layout = instance.layout
+    rate = prefill_rate or assumed_rate(instance.model, layout.ranks)
     # a prompt is computed and loaded by one data-parallel group
     group_rate = rate / layout.dp
-    break_even = deployment.read_block_bytes / deployment.block_size * group_rate
+    break_even = instance.read_block_bytes / instance.block_size * group_rate
     gain = point.gain
     saved = gain / (1 - point.device) * (1 - break_even / rank_rate) if rank_rate and point.device < 1 else None
     verdict: Verdict = "depends"

@@ -102,9 +102,9 @@ def _plan(case: Trial, found: Running) -> Plan | None:
         return None
     filler = max(1, min(MOST_FILLER_BLOCKS, fit, found.device_blocks // 4))
     share = find_share(case)
-    groups = share.deployment.layout.dp if share is not None else len({part["dp_rank"] for part in found.parts})
-    in_group = share.deployment.group_blocks(found.device_blocks) if share is not None else found.device_blocks
-    named = share.deployment.model.get("vocab_size") if share is not None else None
+    groups = share.instance.layout.dp if share is not None else len({part["dp_rank"] for part in found.parts})
+    in_group = share.instance.group_blocks(found.device_blocks) if share is not None else found.device_blocks
+    named = share.instance.model.get("vocab_size") if share is not None else None
     vocabulary = min(VOCABULARY, named) if isinstance(named, int) and named > PHRASE_TOKENS else VOCABULARY
     return Plan(blocks, filler, math.ceil(groups * in_group / filler) + 2, size, vocabulary)
 

@@ -124,10 +124,10 @@ def _compared(case: Trial) -> Iterator[Line]:
     """Loading against computing, of the slowest rank."""
     share = find_share(case)
     gets = [each["get"] for each in case.speeds.values() if "get" in each]
-    if share is None or not gets or not used_parameters(share.deployment.model):
+    if share is None or not gets or not used_parameters(share.instance.model):
         return
-    rate = assumed_rate(share.deployment.model, share.deployment.layout.ranks) / share.deployment.layout.dp
-    needed = share.deployment.read_block_bytes / share.deployment.block_size * rate
+    rate = assumed_rate(share.instance.model, share.instance.layout.ranks) / share.instance.layout.dp
+    needed = share.instance.read_block_bytes / share.instance.block_size * rate
     # the rate is assumed: two prompts tell the truth
     say, name = (good, "ranks.pays") if min(gets) > needed else (note, "ranks.slow")
     yield say(name, needed=f"{needed / 1e6:,.0f}", slowest=f"{min(gets) / 1e6:,.0f}", rate=f"{rate:,.0f}")

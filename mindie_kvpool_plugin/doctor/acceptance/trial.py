@@ -71,10 +71,10 @@ class Trial(Case):
     def cache_question(self) -> dict[str, Any]:
         """The model's cache, for a child that makes a small one."""
         share = find_share(self)
-        shape = share.deployment.shape if share is not None else DEFAULT_SHAPE
+        shape = share.instance.shape if share is not None else DEFAULT_SHAPE
         named = {name: getattr(shape, name) for name in KvShape.__dataclass_fields__}
-        size = share.deployment.block_size if share is not None else DEFAULT_TOKENS
-        tp = share.deployment.layout.tp if share is not None else 1
+        size = share.instance.block_size if share is not None else DEFAULT_TOKENS
+        tp = share.instance.layout.tp if share is not None else 1
         return {"shape": named, "block_size": size, "tp": tp, "is_known": share is not None}
 
 

@@ -8,7 +8,7 @@ from mindie_kvpool_plugin.check.rules.layout import Layout
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
 from mindie_kvpool_plugin.planning.curve import Curve, Point, ladder
-from mindie_kvpool_plugin.planning.deployment import from_config, from_options
+from mindie_kvpool_plugin.planning.instance import from_config, from_options
 from mindie_kvpool_plugin.planning.sizes import sizes
 from mindie_kvpool_plugin.planning.worth import judge, used_parameters
 from tests.unit.test_kv_shape import DEEPSEEK, QWEN

@@ -26,7 +26,7 @@ HOST_BLOCK_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Deployment:
+class Instance:
     """One instance, of which the pool may serve several.
 
     Attributes:
@@ -93,7 +93,7 @@ def from_config(
     pool_config: Path | None = None,
     shape_options: Mapping[str, Any] | None = None,
     layout_options: Mapping[str, int] | None = None,
-) -> Deployment:
+) -> Instance:
     """The first model of a service's configuration.
 
     Args:
@@ -130,7 +130,7 @@ def from_config(
     instances = max(1, integer(view.backend, "modelInstanceNumber", 1) or 1)
     segment, buffer = _pool_sizes(view)
     given = (segment, buffer) if segment else None
-    return Deployment(
+    return Instance(
         model=model,
         shape=shape,
         layout=layout,
@@ -183,7 +183,7 @@ def fitted(layout: Layout) -> Layout:
     return replace(layout, nodes=max(1, ranks // per_node), ranks_per_node=min(per_node, ranks))
 
 
-def from_options(model_config: Path, layout: Layout, block_size: int, shape_options: Mapping[str, Any]) -> Deployment:
+def from_options(model_config: Path, layout: Layout, block_size: int, shape_options: Mapping[str, Any]) -> Instance:
     """A model's config.json and what else a user says.
 
     Raises:
@@ -191,7 +191,7 @@ def from_options(model_config: Path, layout: Layout, block_size: int, shape_opti
         OSError: it cannot be read.
     """
     model = _object(model_config)
-    return Deployment(model, read_shape(model, str(model_config), **shape_options), layout, block_size)
+    return Instance(model, read_shape(model, str(model_config), **shape_options), layout, block_size)
 
 
 def _view(path: Path, model_config: Path | None, pool_config: Path | None) -> View:

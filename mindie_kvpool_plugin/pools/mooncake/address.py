@@ -12,6 +12,7 @@ import ipaddress
 import os
 import random
 import socket
+import struct
 import threading
 import time
 from pathlib import Path
@@ -121,6 +122,19 @@ def listening_ports(process: int | str = "self") -> frozenset[int]:
                 if fields[3] == _LISTENING and f"socket:[{fields[9]}]" in sockets:
                     ports.add(int(fields[1].rpartition(":")[2], 16))
     return frozenset(ports)
+
+
+def remote_of(inode: int) -> str | None:
+    """``host:port`` to which a socket of this process leads, or is to lead, as ``/proc`` tells; None if it does not."""
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if fields[9] == str(inode):
+                    host, _, port = fields[2].partition(":")
+                    words = [int(host[at : at + 8], 16) for at in range(0, len(host), 8)]  # in this machine's order
+                    return joined(socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words)), int(port, 16))
+    return None
 
 
 def claim_name(options: MooncakeOptions, place: str, *, any_port: bool) -> tuple[str, socket.socket | None]:

@@ -1,15 +1,15 @@
 """Ends a first contact with a peer that hangs.
 
 Before Mooncake moves bytes to or from a process it has not met it asks that process what it is, on the thread that
-called, and reads the answer for 60 s at most: of one that was stopped, for a minute, and for each key of the call anew
+called: it connects, 5 s at most, and reads the answer, 60 s at most, for each key of the call anew
 (``transfer_metadata_plugin.cpp``).  A get asks first whether its peers live (``peers``).  A put cannot: the master
 says only afterwards where it went, and its list of processes is on an HTTP port that a pool file does not name.
 
-So calls that take long are looked at from beside.  The kernel tells which system call a thread is in, and of a read
-from what.  If that is a connection, and whoever is at its other end does not answer our own question either, the
-connection is shut down: the read ends as if the peer had hung up, and Mooncake answers that the transfer failed.  Its
+So calls that take long are looked at from beside.  The kernel tells which system call a thread is in, and of a read or
+a poll for what.  If that is a connection, and whoever is at its other end does not answer our own question either, the
+connection is shut down: the wait ends as if the peer had hung up, and Mooncake answers that the transfer failed.  Its
 transfers themselves run on threads of its own, and the master is asked on others, so that a thread which is inside the
-binding and reads from a connection is in a first contact.
+binding and waits for a connection is in a first contact.
 
 The thread that watches sleeps while no call is on its way, and ends with ``close``.  Calls on their way are under
 ``_lock``; the rest is the watching thread's.
@@ -20,17 +20,20 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mindie_kvpool_plugin.options.mooncake import joined
+from mindie_kvpool_plugin.pools.mooncake.address import remote_of
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 
 LOOK_S = 0.25  # how often; a call that is younger is not looked at, and hardly one is older
 NEXT_KEY_S = 0.005  # after one was ended: the next key's most likely hangs, too
-READ = {"x86_64": 0, "aarch64": 63}.get(os.uname().machine, -1)  # Linux: asm/unistd.h
+# Linux: asm/unistd.h; where there is no poll it is ppoll, whose first argument is the same
+READ, POLL = {"x86_64": (0, 7), "aarch64": (63, 73)}.get(os.uname().machine, (-2, -2))
 
 
 class FirstContacts:
@@ -109,7 +112,7 @@ class FirstContacts:
 
 
 def end_contact(thread: int, peers: Peers) -> bool:
-    """If a thread of this process reads from a connection to a peer that does not answer, end that; whether it did.
+    """If a thread of this process waits for a peer that does not answer, end that; whether it did.
 
     Takes as long as the question to the peer.
 
@@ -117,18 +120,20 @@ def end_contact(thread: int, peers: Peers) -> bool:
         OSError: the thread has ended, or no file descriptor is left.
     """
     doing = _system_call(thread)
-    connection = _connection(doing[1]) if doing[0] == READ else None
+    fd = _waited_for(doing)
+    connection = _connection(fd) if fd >= 0 else None
     if connection is None:
         return False
     with connection:
-        peer = joined(*connection.getpeername()[:2])
-        if not peers.not_answering([peer]):
+        peer = _peer_of(connection)
+        if peer is None or not peers.not_answering([peer]):
             return False
-        # what is shut down is what the thread reads now, and nothing else that got the same number meanwhile
-        is_read = _system_call(thread) == doing and os.path.sameopenfile(doing[1], connection.fileno())
-        if is_read:
+        # what is shut down is what the thread waits for now, and nothing else that got the same number meanwhile
+        is_same = _system_call(thread) == doing and _waited_for(doing) == fd
+        is_same = is_same and os.path.sameopenfile(fd, connection.fileno())
+        if is_same:
             connection.shutdown(socket.SHUT_RDWR)
-    return is_read
+    return is_same
 
 
 def _system_call(thread: int) -> list[int]:
@@ -141,20 +146,42 @@ def _system_call(thread: int) -> list[int]:
     return [int(word, 0) for word in words] if len(words) > 2 else [-1]
 
 
+def _waited_for(doing: Sequence[int]) -> int:
+    """The file descriptor that a system call reads from or, as the first of all, waits for; -1: it does neither.
+
+    Raises:
+        OSError: the call is over, and its memory gone.
+    """
+    if doing[0] == READ:
+        return doing[1]
+    if doing[0] != POLL:
+        return -1
+    with open("/proc/self/mem", "rb", buffering=0) as memory:  # unlike a pointer it is no crash if nothing is there
+        return int.from_bytes(os.pread(memory.fileno(), 4, doing[1]), sys.byteorder, signed=True)
+
+
 def _connection(fd: int) -> socket.socket | None:
-    """Another descriptor of a connection over IP; None if it is something else.
+    """Another descriptor of a connection over IP, established or not; None if it is something else.
 
     Raises:
         OSError: it has been closed, or no descriptor is left.
     """
     copy = os.dup(fd)
+    is_blocking = os.get_blocking(copy)
     try:
         connection = socket.socket(fileno=copy)
     except OSError:
         os.close(copy)
         return None
-    connection.settimeout(None)  # both descriptors share it, and this process may have set another default
+    os.set_blocking(copy, is_blocking)  # both descriptors share it, and a default time limit of this process changes it
     if connection.family in (socket.AF_INET, socket.AF_INET6):
         return connection
     connection.close()
     return None
+
+
+def _peer_of(connection: socket.socket) -> str | None:
+    """``host:port`` to which a connection leads, or is to lead; None if it is not known."""
+    with contextlib.suppress(OSError):
+        return joined(*connection.getpeername()[:2])
+    return remote_of(os.fstat(connection.fileno()).st_ino)

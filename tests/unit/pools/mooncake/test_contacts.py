@@ -1,13 +1,17 @@
-"""A read from a peer that hangs is ended, and nothing else is, as sockets and pipes of this process play them."""
+"""Waiting for a peer that hangs is ended, and nothing else is, as sockets and pipes of this process play them."""
 
+import contextlib
 import os
+import select
 import socket
 import threading
 
 import pytest
 
+from mindie_kvpool_plugin.options.mooncake import joined
 from mindie_kvpool_plugin.pools.mooncake import contacts as mooncake_contacts
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake.address import remote_of
 from mindie_kvpool_plugin.pools.mooncake.contacts import FirstContacts
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 from tests.conftest import HOST, wait_until
@@ -57,6 +61,43 @@ def test_every_read_from_a_peer_that_hangs_is_ended(contacts, hanging):
     wait_until(lambda: contacts.ended == 3, JOIN_S, "the last one is counted")
     for each in connections:
         each.close()
+
+
+def test_waiting_for_a_peer_that_takes_no_connection_is_ended(contacts):
+    """As when its machine is off: the kernel goes on to knock."""
+    with socket.create_server((HOST, 0), backlog=0) as listener, contextlib.ExitStack() as knocking:
+        for _ in range(4):
+            last = knocking.enter_context(socket.socket())
+            last.setblocking(False)
+            last.connect_ex(listener.getsockname())
+        waiting = select.poll()
+        waiting.register(last, select.POLLOUT)
+        assert waiting.poll(0) == [], "nobody takes it"
+
+        def wait():
+            with contacts.bounded():
+                found.extend(waiting.poll(JOIN_S * 1000))
+
+        found = []
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        thread.join(JOIN_S / 2)
+        assert [fd for fd, _ in found] == [last.fileno()]
+        assert last.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, HOST), (socket.AF_INET6, "::1")])
+def test_the_kernel_tells_where_a_socket_leads(family, host):
+    """By its inode; nothing of one that leads nowhere."""
+    try:
+        listener = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    with listener, socket.socket(family) as connection:
+        inode = os.fstat(connection.fileno()).st_ino
+        assert remote_of(inode) is None
+        connection.connect(listener.getsockname())
+        assert remote_of(inode) == joined(host, listener.getsockname()[1])
 
 
 def test_a_read_from_a_peer_that_answers_goes_on(contacts, hanging, monkeypatch):

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import measure
 from benchmarks.measure import Row
-from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, PROFILES
+from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, PROFILES, OwnPart
 from mindie_kvpool_plugin.simulator.timed import percentile, serve
 from mindie_kvpool_plugin.simulator.timed_service import BLOCK_TOKENS, FINE_SCALE, SCALE, Asked, from_trace, timed_run
 from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE, read_trace
@@ -26,6 +26,8 @@ RUNS = 3
 THROTTLED = (1, 10, 100, 1000)
 NO_LOSS, OF_THE_BEST = 1.05, 0.95
 SETTLED_S = 5.0
+OWN_BLOCKS = 3000
+"""Of some ten thousand that the trace leaves."""
 
 DECODING, PROMPTS, LONG_TOKENS = 100, 20, 32_768
 BUDGETS = (1, 0), (10, 0), (10, 200)
@@ -84,6 +86,24 @@ def throttled(name):
             saved = without_s - middle(mean, found)
             share = saved / best
             yield Row("- saved, against the best", saved, "s", best, share, f">= {OF_THE_BEST} x", share >= OF_THE_BEST)
+
+
+def of_two_places(name):
+    """The first blocks lie in the worker's own part of the pool, all later ones elsewhere behind a slow network."""
+    profile = PROFILES[name]
+    asked = from_trace(read_trace(BUNDLED_TRACE, REQUESTS), profile, scale=FINE_SCALE)
+    without = runs(timed_run(profile, asked), "without")
+    without_s = middle(mean, without)
+    for part in (100, 1000):
+        slow = OwnPart(OWN_BLOCKS, LINK_BYTES_PER_S / part)
+        found = runs(timed_run(profile, asked, own_part=slow), "plugin")
+        at = f"{name}, {OWN_BLOCKS} own blocks, elsewhere {LINK_BYTES_PER_S / part / 1e9:g} GB/s"
+        yield no_loss(f"{at}: mean time to first token, against no pool", middle(mean, found), without_s)
+        yield no_loss("- p99", middle(p99, found), middle(p99, without))
+        blind = timed_run(profile, asked, own_part=dataclasses.replace(slow, is_told=False))
+        alike = runs(blind, "plugin")
+        yield measure.seen("- mean, were places not told apart", middle(mean, alike), "s")
+        yield measure.seen("- p99, were places not told apart", middle(p99, alike), "s")
 
 
 def in_trouble(name):
@@ -152,6 +172,7 @@ def rows():
     found = []
     for name in ("qwen-7b", "deepseek-r1"):
         found += throttled(name)
+    found += of_two_places("qwen-7b")
     found += in_trouble("qwen-7b")
     found += stalls("llama-70b")
     return found

@@ -11,9 +11,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from mindie_kvpool_plugin.core.block_directory import Mask
+from mindie_kvpool_plugin.pools.base import Answers, Elsewhere
 
 
 def answers(count: int, told: Sequence[bool]) -> Mask:
     """One bool per key: what the pool told, or all false when it told another number than ``count``."""
     found = np.array(told, dtype=np.bool_)
     return found if found.shape == (count,) else np.zeros(count, dtype=np.bool_)
+
+
+def from_elsewhere(told: Sequence[bool]) -> Elsewhere:
+    """What of a get came from elsewhere, as far as the pool told."""
+    return told.elsewhere if isinstance(told, Answers) else Elsewhere()

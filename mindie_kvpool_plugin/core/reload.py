@@ -8,7 +8,9 @@ compute than to load is not asked for (``load_gate``).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +18,44 @@ import numpy.typing as npt
 from mindie_kvpool_plugin.blocks import BlockIds, Digests, PoolHit
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.block_directory import Mask
-from mindie_kvpool_plugin.core.load_gate import Load, LoadGate, Whole
-from mindie_kvpool_plugin.core.pool_calls import answers
+from mindie_kvpool_plugin.core.load_gate import Load, LoadGate, Moved, Whole
+from mindie_kvpool_plugin.core.pool_calls import answers, from_elsewhere
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.observability import causes
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.observability.tally import Lost, Tally
+from mindie_kvpool_plugin.pools.base import NOTHING
 
 Lengths = npt.NDArray[np.int64]
 
-_CAUSES = {Lost.CHEAPER: causes.CHEAPER_TO_COMPUTE, Lost.OVER_BUDGET: causes.OVER_BUDGET}
+_CAUSES = {
+    Lost.CHEAPER: causes.CHEAPER_TO_COMPUTE,
+    Lost.OVER_BUDGET: causes.OVER_BUDGET,
+    Lost.POOL_LEFT_ALONE: causes.LEFT_ALONE,
+}
+
+
+class _Blocks(NamedTuple):
+    """Some of a step's promised blocks that lie on this rank, in the order of their prompts and tokens.
+
+    Attributes:
+        prompts: int64 [n], which of the hits each belongs to.
+        indexes: int64 [n], which block of that prompt.
+        places: int64 [n], which of all promised blocks, those on other ranks included.
+        ids: int64 [n], where on the device.
+        digests: uint64 [n, 2], their content.
+    """
+
+    prompts: Lengths
+    indexes: Lengths
+    places: Lengths
+    ids: BlockIds
+    digests: Digests
+
+    def take(self, rows: Lengths | Mask) -> _Blocks:
+        """Some of them."""
+        prompts, indexes, places, ids, digests = self
+        return _Blocks(prompts[rows], indexes[rows], places[rows], ids[rows], digests[rows])
 
 
 class Reload:
@@ -97,8 +127,8 @@ class Reload:
                 computed,
                 *((causes.LEFT_ALONE, Lost.POOL_LEFT_ALONE) if is_open else (causes.DEVICE_BUSY, Lost.DEVICE_CLOSED)),
             )
-        gate, held_s = self._load_gate, self._rank.held.seconds
-        chosen = promised if gate is None else gate.choose(computed, promised, held_s)
+        named = functools.cache(lambda: self._named(hits, computed, promised))
+        chosen = self._choose(computed, promised, named)
         if (chosen == computed).all():
             return computed, computed
         if not self._rank.device_idle():
@@ -106,32 +136,55 @@ class Reload:
                 "the batch before failed or did not leave the device in time; %d pool hits are recomputed", len(hits)
             )
             return promised, self._give_up(computed, causes.DEVICE_BUSY, Lost.DEVICE_BUSY)
-        asked, arrived = self._bring(hits, computed, chosen)
+        asked, arrived = self._bring(hits, named(), computed, chosen)
         if not self._rank.gate.is_open():
             # closed meanwhile: what the blocks hold is nobody's knowledge any more
             return promised, self._give_up(computed, causes.DEVICE_BUSY, Lost.DEVICE_CLOSED)
         return asked, arrived
 
-    def _bring(self, hits: Sequence[PoolHit], computed: Lengths, chosen: Lengths) -> tuple[Lengths, Lengths]:
-        """Load each prompt's blocks as far as chosen; answers like ``_fetch``."""
+    def _choose(self, computed: Lengths, promised: Lengths, named: Callable[[], _Blocks]) -> Lengths:
+        """How far to load each prompt."""
+        if self._load_gate is None:
+            return promised
+
+        def find() -> Mask | None:
+            blocks = named()
+            told = self._rank.pool.lie_elsewhere(self._keys(blocks))
+            if len(told) != len(blocks.ids):
+                return None
+            # a block on another rank is taken to lie as this rank's next one does
+            lies, all_places = np.array([*told, False], dtype=np.bool_), np.arange(int((promised - computed).sum()))
+            found: Mask = lies[np.searchsorted(blocks.places, all_places)]
+            return found
+
+        held_s = self._rank.held.seconds
+        return self._load_gate.choose(computed, promised, held_s, find if self._rank.pool.has_own_part else None)
+
+    def _named(self, hits: Sequence[PoolHit], computed: Lengths, promised: Lengths) -> _Blocks:
+        """All promised blocks of this rank, and what they are to contain."""
         size = self._rank.keys.block_size
-        # a scheduler that promises more than the prompt's full blocks is believed as far as they go
-        ends = [min(length, len(hit.tokens) // size) for hit, length in zip(hits, chosen.tolist(), strict=True)]
-        wanted = [hit.indexes < end for hit, end in zip(hits, ends, strict=True)]
-        chains = [
-            block_keys.digests_of(hit.tokens[: end * size], size, hit.hashed, hit.adapter)
-            for hit, end in zip(hits, ends, strict=True)
-        ]
-        indexes = [hit.indexes[mask] for hit, mask in zip(hits, wanted, strict=True)]
-        block_ids = np.concatenate([hit.block_ids[mask] for hit, mask in zip(hits, wanted, strict=True)])
-        digests = np.concatenate([chain[index] for chain, index in zip(chains, indexes, strict=True)])
-        share = int((chosen - computed).sum()) / max(len(block_ids), 1)
-        good, begun = self._fill(block_ids, digests, share)
+        parts = []
+        begins = np.cumsum(promised - computed) - promised  # place of block 0 of each prompt
+        for row, hit in enumerate(hits):
+            # a scheduler that promises more than the prompt's full blocks is believed as far as they go
+            end = min(hit.promised, len(hit.tokens) // size)
+            chain = block_keys.digests_of(hit.tokens[: end * size], size, hit.hashed, hit.adapter)
+            index, ids = hit.indexes[hit.indexes < end], hit.block_ids[hit.indexes < end]
+            parts.append((np.full_like(index, row), index, begins[row] + index, ids, chain[index]))
+        return _Blocks(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def _bring(
+        self, hits: Sequence[PoolHit], named: _Blocks, computed: Lengths, chosen: Lengths
+    ) -> tuple[Lengths, Lengths]:
+        """Load each prompt's blocks as far as chosen; answers like ``_fetch``."""
+        blocks = named.take(named.indexes < chosen[named.prompts])
+        share = int((chosen - computed).sum()) / max(len(blocks.ids), 1)
+        good, begun = self._fill(blocks, share)
         arrived, asked = computed.copy(), chosen.copy()
-        at = 0
-        for row, (end, index) in enumerate(zip(ends, indexes, strict=True)):
-            own = slice(at, at + len(index))
-            at += len(index)
+        bounds = np.searchsorted(blocks.prompts, np.arange(len(hits) + 1)).tolist()
+        for row, hit in enumerate(hits):
+            own = slice(bounds[row], bounds[row + 1])
+            index, end = blocks.indexes[own], min(int(chosen[row]), len(hit.tokens) // self._rank.keys.block_size)
             arrived[row] = max(computed[row], end if good[own].all() else index[good[own].argmin()])
             if not begun[own].all():
                 asked[row] = index[begun[own].argmin()]
@@ -144,53 +197,57 @@ class Reload:
             self._rank.why.trouble = cause
         return computed
 
-    def _fill(self, block_ids: BlockIds, digests: Digests, share: float) -> tuple[Mask, Mask]:
+    def _keys(self, blocks: _Blocks) -> list[str]:
+        return self._rank.keys.data(block_keys.hex_digests(blocks.digests))
+
+    def _fill(self, blocks: _Blocks, share: float) -> tuple[Mask, Mask]:
         """Bring each block to hold its digest's bytes: which ones do, and for which it was tried.
 
         Args:
-            block_ids: int64 [n], of each prompt in the order of its tokens.
-            digests: uint64 [n, 2].
+            blocks: to fill.
             share: blocks of the prompts for each of these.
         """
         # two prompts of one step may share a block: it is loaded once, and only if they mean the same
-        _, first, inverse = np.unique(block_ids, return_index=True, return_inverse=True)
-        meant = (digests == digests[first][inverse]).all(axis=1)
-        ids, wanted = block_ids[first], digests[first]
-        held = self._rank.directory.holds(ids, wanted)
+        _, first, inverse = np.unique(blocks.ids, return_index=True, return_inverse=True)
+        meant = (blocks.digests == blocks.digests[first][inverse]).all(axis=1)
+        held = self._rank.directory.holds(blocks.ids[first], blocks.digests[first])
         begun = np.ones_like(held)
         missing = np.nonzero(~held)[0]
         if len(missing):
             missing = missing[np.argsort(first[missing])]  # a load may end early: leading blocks first
             with self._rank.way.taken():
-                arrived, num_begun = self._get(ids[missing], wanted[missing], share)
+                arrived, num_begun = self._get(blocks.take(first[missing]), share)
             held[missing] = arrived
             begun[missing[num_begun:]] = False
         good: Mask = held[inverse] & meant
         return good, begun[inverse]
 
-    def _get(self, block_ids: BlockIds, digests: Digests, share: float) -> tuple[Mask, int]:
+    def _get(self, blocks: _Blocks, share: float) -> tuple[Mask, int]:
         """Load as many as pay, in order: which of them arrived, and how many were asked for."""
-        keys = self._rank.keys.data(block_keys.hex_digests(digests))
-        arrived = np.zeros(len(keys), dtype=np.bool_)
+        keys, count = self._keys(blocks), len(blocks.ids)
+        arrived = np.zeros(count, dtype=np.bool_)
         load_gate = self._load_gate
-        load = Whole(len(keys)) if load_gate is None else load_gate.begin(len(keys), share)
-        at, began = 0, self._rank.clock()
-        while count := load.piece(self._rank.memory.max_blocks_per_call):
-            piece = slice(at, at + count)
+        load = Whole(count) if load_gate is None else load_gate.begin(blocks.places, share)
+        at = num_asked = 0
+        elsewhere, began = NOTHING, self._rank.clock()
+        while piece := load.piece(self._rank.memory.max_blocks_per_call):
+            rows = slice(at, at + piece)
             with self._rank.gate.passing() as may_write:
                 if not may_write:
-                    at = len(keys)
+                    num_asked = count  # what is not there now is the closed device's doing
                     break
-                with self._rank.memory.write(block_ids[piece]) as buffers:
-                    arrived[piece] = answers(count, self._rank.pool.get(keys[piece], buffers))
-            at += count
-            load.moved(count)
+                with self._rank.memory.write(blocks.ids[rows]) as buffers:
+                    told = self._rank.pool.get(keys[rows], buffers)
+            arrived[rows] = answers(piece, told)
+            load.moved(piece, from_elsewhere(told))
+            elsewhere = elsewhere.plus(from_elsewhere(told))
+            at += piece
         self._rank.held.seconds += self._rank.clock() - began
-        self._rank.directory.fill(block_ids[arrived], digests[arrived], self._rank.pool.put_proof_s)
+        self._rank.directory.fill(blocks.ids[arrived], blocks.digests[arrived], self._rank.pool.put_proof_s)
         num_arrived = int(arrived.sum())
         if load_gate is not None and isinstance(load, Load):
-            load_gate.ended(load, num_arrived, share)
+            load_gate.ended(load, Moved(num_arrived, elsewhere), share)
         self._rank.counters.reloaded_blocks += num_arrived
         self._rank.counters.reloaded_bytes += num_arrived * self._rank.memory.block_bytes
         self._rank.counters.failed_get_blocks += at - num_arrived
-        return arrived, at
+        return arrived, max(at, num_asked)

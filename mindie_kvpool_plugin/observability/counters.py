@@ -90,10 +90,13 @@ class Counters:
     recomputed_error: int = 0
     reload_seconds: Histogram = field(default_factory=_seconds)
     load_is_on: int = 1
+    load_elsewhere_is_on: int = 1
     load_switches: int = 0
     load_probes: int = 0
     load_block_seconds: float = 0.0
     load_call_seconds: float = 0.0
+    load_elsewhere_block_seconds: float = 0.0
+    load_elsewhere_call_seconds: float = 0.0
     compute_block_seconds: float = 0.0
     reload_budget_seconds: float = 0.0
     declined_load_seconds: float = 0.0

@@ -65,7 +65,7 @@ def _counter(name: str, unit: str, source: str | Mapping[str, str], en: str, zh:
     return Metric(f"{PREFIX}{name}_total", "counter", unit, en, zh, source, **more)
 
 
-def _gauge(name: str, unit: str, source: str, en: str, zh: str, **more: Any) -> Metric:
+def _gauge(name: str, unit: str, source: str | Mapping[str, str], en: str, zh: str, **more: Any) -> Metric:
     return Metric(f"{PREFIX}{name}", "gauge", unit, en, zh, source, **more)
 
 
@@ -252,10 +252,14 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "load_is_on",
         "",
-        "load_is_on",
+        {"own": "load_is_on", "elsewhere": "load_elsewhere_is_on"},
         "1: pool hits are loaded; 0: they are computed, because loading takes longer here (load), and one prompt is "
-        "tried now and then.",
-        "1：加载池命中；0：改为计算，因为此处加载更慢（load），并不时以一个提示词试探。",
+        "tried now and then. place: the worker's own part of the pool, a copy in memory, or elsewhere, which is a "
+        "network; own is all of a pool that has no such parts, as local_dram, or Mooncake without own segment.",
+        "1：加载池命中；0：改为计算，因为此处加载更慢（load），并不时以一个提示词试探。"
+        "place：own 为 worker 自己的那部分池，即内存拷贝；elsewhere 为其他位置，即经过网络。"
+        "没有这种划分的池（如 local_dram，或没有自己的段的 Mooncake）全部算作 own。",
+        labels=("place",),
     ),
     _counter(
         "load_switches",
@@ -274,16 +278,19 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "load_block_seconds",
         "seconds",
-        "load_block_seconds",
-        "What loading a block takes, on the slowest rank: the slope through its last 8 loads. 0 until 3 were measured.",
-        "最慢的 rank 上加载一个块的耗时：最近 8 次加载的斜率。测得 3 次之前为 0。",
+        {"own": "load_block_seconds", "elsewhere": "load_elsewhere_block_seconds"},
+        "What loading a block takes from each place, on the slowest rank: the slope through its last 8 loads. 0 until "
+        "3 were measured.",
+        "最慢的 rank 上从各位置加载一个块的耗时：最近 8 次加载的斜率。测得 3 次之前为 0。",
+        labels=("place",),
     ),
     _gauge(
         "load_call_seconds",
         "seconds",
-        "load_call_seconds",
+        {"own": "load_call_seconds", "elsewhere": "load_elsewhere_call_seconds"},
         "What a load takes beside that, however few blocks it brings.",
         "除此之外每次加载的固定耗时，与块数无关。",
+        labels=("place",),
     ),
     _gauge(
         "compute_block_seconds",

@@ -16,12 +16,31 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 
 Role = Literal["worker", "scheduler"]
 """A worker owns part of the pool and moves bytes; a scheduler only asks what exists."""
+
+
+class Elsewhere(NamedTuple):
+    """What of a get did not come from this process's own part of the pool.
+
+    Attributes:
+        blocks: that arrived from there.
+        seconds: what its transfers took, whatever they brought.
+    """
+
+    blocks: int = 0
+    seconds: float = 0.0
+
+    def plus(self, other: Elsewhere) -> Elsewhere:
+        """Of two gets together."""
+        return Elsewhere(self.blocks + other.blocks, self.seconds + other.seconds)
+
+
+NOTHING = Elsewhere()
 
 
 class Answers(list[bool]):
@@ -30,12 +49,20 @@ class Answers(list[bool]):
     Attributes:
         trouble: why the call failed, for the log; None when the pool did its work.
         codes: of each key that failed, what the library answered: few different ones, for counting.
+        elsewhere: of a get, where the pool has an own part.
     """
 
-    def __init__(self, answers: Iterable[bool], trouble: str | None = None, codes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        answers: Iterable[bool],
+        trouble: str | None = None,
+        codes: Sequence[str] = (),
+        elsewhere: Elsewhere = NOTHING,
+    ) -> None:
         super().__init__(answers)
         self.trouble = trouble
         self.codes = codes
+        self.elsewhere = elsewhere
 
 
 class PoolBackend(ABC):
@@ -63,6 +90,22 @@ class PoolBackend(ABC):
     def is_available(self) -> bool:
         """Whether calls are worth preparing; False: every call would answer False at once."""
         return True
+
+    @property
+    def has_own_part(self) -> bool:
+        """Whether part of the pool is this process's own memory, from which a get is faster than from elsewhere."""
+        return False
+
+    def lie_elsewhere(self, keys: Sequence[str]) -> list[bool]:
+        """Whether a get of each key would not come from this process's own part; asked before a get, if it has one.
+
+        Args:
+            keys: [n] names, some of them perhaps more than once.
+
+        Returns:
+            ``Answers``, one bool per key; none at all if it could not be found out.
+        """
+        return Answers([False] * len(keys))
 
     @abstractmethod
     def exists(self, keys: Sequence[str]) -> list[bool]:
@@ -134,6 +177,15 @@ class PoolWrapper(PoolBackend):
     def is_available(self) -> bool:
         """The inner pool's."""
         return self.inner.is_available
+
+    @property
+    def has_own_part(self) -> bool:
+        """The inner pool's."""
+        return self.inner.has_own_part
+
+    def lie_elsewhere(self, keys: Sequence[str]) -> list[bool]:
+        """The inner pool's answer."""
+        return self.inner.lie_elsewhere(keys)
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
         """The inner pool's answer."""

@@ -170,6 +170,23 @@ PROFILES = {
 
 
 @dataclass(frozen=True, slots=True)
+class OwnPart:
+    """Memory of a rank that belongs to the pool: what it stores lies there until that is full.
+
+    What it stores afterwards lies elsewhere, stored as fast: it stands for what others have stored.
+
+    Attributes:
+        blocks: simulated ones that it takes.
+        elsewhere_bytes_per_s: that a rank loads from elsewhere.
+        is_told: the pool says which of its blocks lie there, as Mooncake does.
+    """
+
+    blocks: int
+    elsewhere_bytes_per_s: float
+    is_told: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """A profile beside a simulated host, one of whose tokens stands for several.
 
@@ -178,12 +195,14 @@ class Costs:
         scale: tokens that a simulated one stands for; a simulated decode step is so many.
         link_bytes_per_s: that a rank loads, and as much that it stores at the same time.
         is_every_copy: every rank stores its own copy.
+        own_part: the rank's own part of the pool; None: no such parts.
     """
 
     profile: Profile
     scale: int = 1
     link_bytes_per_s: float = LINK_BYTES_PER_S
     is_every_copy: bool = False
+    own_part: OwnPart | None = None
 
     def prefill_s(self, lengths: Ints, counts: Ints) -> float:
         """Seconds of a simulated prefill: tokens of the prompts, and how many of them are computed."""
@@ -201,3 +220,8 @@ class Costs:
         """Seconds in which what a rank stores of so many blocks goes over its link."""
         share = 1.0 if self.is_every_copy else self.profile.shards / self.profile.ranks
         return share * self.get_s(blocks, block_tokens)
+
+    @property
+    def elsewhere_is_slower(self) -> float:
+        """How many times as long loads take of what lies in no rank's own part."""
+        return self.link_bytes_per_s / self.own_part.elsewhere_bytes_per_s if self.own_part is not None else 1.0

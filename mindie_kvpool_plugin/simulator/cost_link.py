@@ -79,11 +79,13 @@ class Link:
         time: the rank's.
         block_tokens: simulated tokens of a block.
         has_asked: the peers were asked whether they live.
+        own_blocks: that its rank has stored, the first ones in its own part of the pool.
     """
 
     time: RankTime
     block_tokens: int
     has_asked: bool = False
+    own_blocks: int = 0
     _puts: deque[Put] = field(default_factory=deque)
     _new: list[Put] = field(default_factory=list)
     _lock: Any = field(default_factory=threading.Lock)

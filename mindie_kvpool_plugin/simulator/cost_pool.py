@@ -29,7 +29,7 @@ from mindie_kvpool_plugin.core.spill_queue import SpillQueue
 from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
 from mindie_kvpool_plugin.pools import registry
-from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper, Role
+from mindie_kvpool_plugin.pools.base import NOTHING, Answers, Elsewhere, PoolBackend, PoolWrapper, Role
 from mindie_kvpool_plugin.pools.mooncake.limits import FORGOTTEN_S
 from mindie_kvpool_plugin.simulator.cost import CALL_S, LOOKUP_S
 from mindie_kvpool_plugin.simulator.cost_clock import SimulatedTime
@@ -70,6 +70,16 @@ class CostedPool(PoolWrapper):
         """Simulated time: the rank's, or everybody's latest for the scheduler."""
         return self._link.time.now if self._link is not None else lambda: self._costed.time.now_s
 
+    @property
+    def has_own_part(self) -> bool:
+        """Whether it is modelled, and told."""
+        own_part = self._link.time.costs.own_part if self._link is not None else None
+        return own_part is not None and own_part.is_told
+
+    def lie_elsewhere(self, keys: Sequence[str]) -> list[bool]:
+        """Of each key; the question is part of the get's call."""
+        return Answers(self._costed.lie_elsewhere(keys))
+
     def exists(self, keys: Sequence[str]) -> list[bool]:
         """What is there now; the lookup's time passes for everybody."""
         time, costed = self._costed.time, self._costed
@@ -96,9 +106,11 @@ class CostedPool(PoolWrapper):
         with link.time.not_counted():
             if len(rows):
                 arrived[rows] = self.inner.get([keys[row] for row in rows.tolist()], buffers.take(rows))
-        link.time.spend(CALL_S + link.time.costs.get_s(int(arrived.sum()), link.block_tokens))
-        found: list[bool] = arrived.tolist()
-        return found
+        costs, elsewhere = link.time.costs, int(np.sum(arrived & costed.lie_elsewhere(keys)))
+        elsewhere_s = bool(elsewhere) * CALL_S + costs.elsewhere_is_slower * costs.get_s(elsewhere, link.block_tokens)
+        link.time.spend(elsewhere_s + CALL_S + costs.get_s(int(arrived.sum()) - elsewhere, link.block_tokens))
+        told = Elsewhere(elsewhere, elsewhere_s) if self.has_own_part else NOTHING
+        return Answers(arrived.tolist(), elsewhere=told)
 
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
         """Store; the time passes on the link, and for the caller if that is the step."""
@@ -110,7 +122,12 @@ class CostedPool(PoolWrapper):
             self._ask(link)
         if costed.has("full") or costed.is_hanging():
             return Answers([False] * len(keys), codes=["no_space"] * len(keys))
-        each_s = 0.0 if is_alias(keys[0]) else link.time.costs.put_s(1, link.block_tokens)
+        costs = link.time.costs
+        each_s = 0.0 if is_alias(keys[0]) else costs.put_s(1, link.block_tokens)
+        if costs.own_part is not None and each_s:
+            if link.own_blocks >= costs.own_part.blocks:
+                costed.elsewhere.update(keys)
+            link.own_blocks += len(keys)
         with link.time.not_counted():
             stored = self.inner.put(keys, buffers, groups)
         put = link.put([key for key, is_stored in zip(keys, stored, strict=True) if is_stored], each_s)
@@ -138,6 +155,7 @@ class Costed:
     """What all clients of one pool share.
 
     Attributes:
+        elsewhere: keys that lie in no rank's own part.
         time: of all ranks.
         block_tokens: simulated tokens of a block.
         backend: the real backend.
@@ -152,6 +170,7 @@ class Costed:
     troubles: Mapping[Trouble, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.elsewhere: set[str] = set()
         self._links: dict[int, Link] = {}
         self._on_the_way: dict[str, Put] = {}
         self._withdrawn: set[str] = set()
@@ -164,6 +183,10 @@ class Costed:
     def own_link(self) -> Link:
         """Of the rank whose thread asks."""
         return self.link(rank_of(threading.current_thread().name))
+
+    def lie_elsewhere(self, keys: Sequence[str]) -> list[bool]:
+        """Whether each of them lies in no rank's own part."""
+        return [key in self.elsewhere for key in keys]
 
     def has(self, trouble: Trouble) -> bool:
         """Whether it has begun."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, Costs, Profile
+from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, Costs, OwnPart, Profile
 from mindie_kvpool_plugin.simulator.engine_config import EngineConfig
 from mindie_kvpool_plugin.simulator.requests import Limits
 from mindie_kvpool_plugin.simulator.run import RunConfig
@@ -107,6 +107,7 @@ def timed_run(
     link_bytes_per_s: float = LINK_BYTES_PER_S,
     hbm_blocks: int = 0,
     pool_blocks: int = 0,
+    own_part: OwnPart | None = None,
     section: dict[str, object] | None = None,
 ) -> TimedRun:
     """The service of a profile, with ``asyncWrite``.
@@ -117,6 +118,7 @@ def timed_run(
         link_bytes_per_s: that each rank loads from the pool.
         hbm_blocks: blocks on the device; 0: the profile's.
         pool_blocks: blocks that the pool holds when each is stored once; 0: the profile's.
+        own_part: each rank's part of the pool, at ``link_bytes_per_s``; None: no such parts.
         section: options of the pool file; without ``load`` pool hits are loaded where that pays, as by default.
     """
     block_tokens = BLOCK_TOKENS * asked.scale
@@ -130,4 +132,4 @@ def timed_run(
     )
     blocks = pool_blocks or profile.pool_tokens() // block_tokens
     run = RunConfig(engine, asked.make, pool_blocks=blocks, section={"load": "auto", **(section or {})})
-    return TimedRun(run, Costs(profile, asked.scale, link_bytes_per_s))
+    return TimedRun(run, Costs(profile, asked.scale, link_bytes_per_s, own_part=own_part))

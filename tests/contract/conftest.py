@@ -87,6 +87,9 @@ class UnderPrefix(PoolWrapper):
     def exists(self, keys):
         return self.inner.exists(self._under(keys))
 
+    def lie_elsewhere(self, keys):
+        return self.inner.lie_elsewhere(self._under(keys))
+
     def put(self, keys, buffers, groups=None):
         return self.inner.put(self._under(keys), buffers, groups and self._under(groups))
 

@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, PROFILES, Costs
+from mindie_kvpool_plugin.simulator.cost import LINK_BYTES_PER_S, PROFILES, Costs, OwnPart
 from mindie_kvpool_plugin.simulator.cost_clock import SimulatedTime
 from mindie_kvpool_plugin.simulator.cost_pool import COSTED, costed
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
@@ -47,7 +47,8 @@ class Slowed:
             assert worker.walks.spill.drain(DRAIN_TIMEOUT_S)
         self._time.reach(self._time.meet() + IDLE_S)
         gates = [worker.walks.prefill._reload._load_gate for worker in self.workers]
-        assert len({(gate._is_on, gate._figures) for gate in gates}) == 1, "ranks choose by the same"
+        places = [[(place.is_on, place.figures) for place in (gate.own, gate.elsewhere)] for gate in gates]
+        assert all(each == places[0] for each in places), "ranks choose by the same"
 
     def run(self, times_slower):
         """Blocks that each rank loaded and left to computing meanwhile."""
@@ -65,9 +66,9 @@ class Slowed:
 
 
 @contextlib.contextmanager
-def slowed(**engine):
+def slowed(own_part=None, **engine):
     """Behind modelled links, and behind faults that one rank meets; hooks take no time, so that it repeats."""
-    time = SimulatedTime(Costs(PROFILES["qwen-7b"], FINE_SCALE), None)
+    time = SimulatedTime(Costs(PROFILES["qwen-7b"], FINE_SCALE, own_part=own_part), None)
     config = RunConfig(EngineConfig(async_write=True, time=time, **engine), chat(), section=TIMED)
     with (
         opened_pool(config) as pooled,
@@ -97,4 +98,21 @@ def test_ranks_choose_alike_while_the_pool_is_slowed_and_gets_fail(name):
         assert it.workers[1].walks.counters.failed_get_blocks > 0
         assert not any(worker.agreement.broken for worker in it.workers)
         assert sum(worker.walks.counters.hook_errors for worker in it.workers) == 0
+        assert_right_so_far(it.engine)
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_what_lies_elsewhere_is_left_alone_and_the_own_part_is_loaded(name):
+    """Elsewhere is a thousand times slower: every rank finds out, keeps to its own part, and no answer is wrong."""
+    own_part = OwnPart(80, LINK_BYTES_PER_S / SLOWER)
+    with slowed(own_part, **DEPLOYMENTS[name]) as (it, faults):
+        it.run(1)
+        loaded, declined = it.run(1).T
+        assert (loaded > 0).all()
+        assert (declined > 0).all()
+        counters = [worker.walks.counters for worker in it.workers]
+        assert {(each.load_is_on, each.load_elsewhere_is_on) for each in counters} == {(1, 0)}
+        assert all(0 < 100 * each.load_block_seconds < each.load_elsewhere_block_seconds for each in counters)
+        assert faults.happened["get_fail"] > 0
+        assert sum(each.hook_errors for each in counters) == 0
         assert_right_so_far(it.engine)

@@ -631,7 +631,7 @@ def test_what_is_faster_to_compute_is_told_so(slow):
         it.lose_hbm()
         for rank in slow:
             gate = it.engine.plugin("kv_pool", rank)._worker.walks.prefill._reload._load_gate
-            gate.hears(np.array([0, -1, -(10**10), 0, 0, -1]))  # picoseconds: a token, a block
+            gate.hears(np.array([0, -1, -(10**10), 0, 0, -1, 0, 0, 0, -1]))  # picoseconds: a token, a block
         request = it.run()
         counters = [it.engine.plugin("kv_pool", rank).counters for rank in (0, 1)]
         assert [counters[rank].recomputed_cheaper for rank in slow] == [5] * len(slow)
@@ -649,7 +649,8 @@ def test_what_does_not_fit_into_its_step_is_told_so():
         it.run()
         it.lose_hbm()
         gate = it.engine.plugin("kv_pool")._worker.walks.prefill._reload._load_gate
-        gate.hears(np.array([0, -(10**12), -1_000_000, 0, 0, -1]))  # a second to compute a token, a microsecond a block
+        told = [0, -(10**12), -1_000_000, 0, 0, -1, 0, 0, 0, -1]  # a second to compute a token, a microsecond a block
+        gate.hears(np.array(told))
         it.run()
         assert it.engine.plugin("kv_pool").counters.recomputed_over_budget == 5
         assert it.cause() == causes.OVER_BUDGET

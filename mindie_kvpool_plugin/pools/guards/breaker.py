@@ -119,6 +119,11 @@ class GuardedPool(PoolWrapper):
         """The backend's answer, or no within the budget."""
         return self._guard("exists", len(keys), 0, lambda: self.inner.exists(keys))
 
+    def lie_elsewhere(self, keys: Sequence[str]) -> list[bool]:
+        """The backend's answer, or none; it counts as a lookup."""
+        told = self._guard("exists", len(keys), 0, lambda: self.inner.lie_elsewhere(keys))
+        return told if isinstance(told, Answers) and told.trouble is None else []
+
     def put(self, keys: Sequence[str], buffers: Buffers, groups: Sequence[str] | None = None) -> list[bool]:
         """The backend's answer, or nothing stored."""
         size = len(keys) * buffers.block_bytes

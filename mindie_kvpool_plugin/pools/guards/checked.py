@@ -25,7 +25,7 @@ from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.log import RateLimited
-from mindie_kvpool_plugin.pools.base import Answers, PoolBackend, PoolWrapper
+from mindie_kvpool_plugin.pools.base import NOTHING, Answers, PoolBackend, PoolWrapper
 
 CHECKSUM_BYTES = 16
 MAX_ROWS = 1024  # blocks of one call to the backend: 16 KiB of checksums
@@ -113,12 +113,13 @@ class _Arena:
 def _in_parts(count: int, call: Callable[[slice], list[bool]]) -> Answers:
     """The answers of several calls as those of one."""
     answers: list[bool] = []
-    trouble = None
+    trouble, elsewhere = None, NOTHING
     for at in range(0, count, MAX_ROWS):
         part = call(slice(at, min(count, at + MAX_ROWS)))
-        trouble = trouble or (part.trouble if isinstance(part, Answers) else None)
+        if isinstance(part, Answers):
+            trouble, elsewhere = trouble or part.trouble, elsewhere.plus(part.elsewhere)
         answers += part
-    return Answers(answers, trouble)
+    return Answers(answers, trouble, elsewhere=elsewhere)
 
 
 def load_hash() -> Callable[[bytes], Any]:

@@ -17,6 +17,7 @@ from mindie_kvpool_plugin.pools.mooncake.peers import Peers
 
 LOOK_S = 1.0  # how often puts look where they went
 LOOK_AT = 16  # of a put's blocks
+LATELY_S = 0.1  # as long as some transfers of blocks that were asked about together
 FRESH_S, TRIES = 0.02, 3
 
 
@@ -50,16 +51,38 @@ class Places:
         self._client = client
         self._peers = peers
         self._looked_s = 0.0
+        self._asked: tuple[float, dict[str, str | None]] = 0.0, {}
 
     def find(self, names: list[str]) -> Whereabouts | None:
         """Where each object lies and whether it can be read there; None if the master does not answer."""
         began = time.monotonic()
-        places, home = self.of(names), self._home()
+        places, home = self._asked_lately(names) or self.of(names), self._home()
         if time.monotonic() - began > SLOW_S:
             return None
         away = {place for place in places if place is not None} - home
         lost = self._peers.not_answering(away) if away and self._peers is not None else ()
         return Whereabouts(places, home, frozenset(lost))
+
+    def has_home(self) -> bool:
+        """Whether objects may lie at home."""
+        return bool(self._home())
+
+    def are_away(self, names: list[str]) -> list[bool] | None:
+        """Whether each object does not lie at home; None if the master does not answer.
+
+        What it answers is kept for the get that follows.
+        """
+        began = time.monotonic()
+        places, home = self.of(names), self._home()
+        now = time.monotonic()
+        self._asked = now, dict(zip(names, places, strict=True))
+        return None if now - began > SLOW_S else [place not in home for place in places]
+
+    def _asked_lately(self, names: list[str]) -> list[str | None]:
+        """Where they lay just now; none at all if one of them was not asked about."""
+        asked_s, known = self._asked
+        is_known = time.monotonic() - asked_s < LATELY_S and all(map(known.__contains__, names))
+        return [known[name] for name in names] if is_known else []
 
     def heard(self, peers: Iterable[str | None]) -> None:
         """Transfers with these worked."""

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from mindie_kvpool_plugin.blocks import Buffers
+from mindie_kvpool_plugin.pools.base import NOTHING, Elsewhere
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import Connection
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
@@ -71,12 +72,14 @@ class Transfer(ABC):
 
     Attributes:
         is_given_up: a piece failed in a way that spoke against moving the others.
+        elsewhere: what the pieces not at home moved, and took.
     """
 
     what: ClassVar[Literal["put", "get"]]
 
     def __init__(self, link: Link, keys: Sequence[str], buffers: Buffers) -> None:
         self.is_given_up = False
+        self.elsewhere = NOTHING
         self._link = link
         self._keys = keys
         # a call takes so many slices: one per block instead of one per layer
@@ -108,9 +111,12 @@ class Transfer(ABC):
             for piece, call in zip(pieces, calls, strict=True):
                 began = time.monotonic()
                 answers = call()
+                took_s = time.monotonic() - began
                 if answers != piece.good or piece.peers or watch.is_suspicious:
                     answers = codes.one_per_key(answers, len(piece.rows))
-                    self._judge(piece, answers, time.monotonic() - began)
+                    self._judge(piece, answers, took_s)
+                if not piece.is_home:
+                    self.elsewhere = self.elsewhere.plus(Elsewhere(list(answers).count(self._good()), took_s))
                 moved.append((piece, answers))
                 if self.is_given_up or not client.is_current(connection):
                     self.is_given_up = True

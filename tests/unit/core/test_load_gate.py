@@ -1,18 +1,16 @@
 """What is faster to compute than to load is computed: by what both take, alike on all ranks, and never to and fro."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.held_up import UNKNOWN_BUDGET_S
-from mindie_kvpool_plugin.core.load_gate import (
-    COMES_BACK,
-    LEAST_LOADS,
-    LOADS,
-    NUM_FIGURES,
-    PROBE_S,
-    LoadGate,
-)
+from mindie_kvpool_plugin.core.load_gate import NUM_FIGURES, LoadGate
+from mindie_kvpool_plugin.core.load_pace import COMES_BACK, LEAST_LOADS, LOADS, PROBE_S
 from mindie_kvpool_plugin.observability.counters import Counters
+from mindie_kvpool_plugin.pools.base import Answers, Elsewhere
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
 from .parts import BLOCK_SIZE, ArrayMemory, Rank, prompt
@@ -58,19 +56,56 @@ class TimedPool(LocalDram):
         return [True] * len(keys)
 
 
+class PartedPool(TimedPool):
+    """One of which part is the process's own memory; ``slower`` is what the network to the rest is.
+
+    Attributes:
+        lies: whether the next blocks that are asked about lie elsewhere, in the order of their prompts.
+        questions: how often that was asked.
+        is_silent: it does not answer.
+    """
+
+    has_own_part = True
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.lies, self.questions, self.is_silent = {}, 0, False
+
+    def lie_elsewhere(self, keys):
+        self.questions += 1
+        return [] if self.is_silent else Answers([self.lies[key] for key in keys])
+
+    def get(self, keys, buffers):
+        count = sum(self.lies[key] for key in keys)
+        self.gets.append(len(keys))
+        own_s = (self.call_s + BLOCK_S * (len(keys) - count)) * (count < len(keys))
+        elsewhere_s = (self.call_s + self.slower * BLOCK_S * count) * (count > 0)
+        self._clock.now += own_s + elsewhere_s
+        return Answers([True] * len(keys), elsewhere=Elsewhere(count, elsewhere_s))
+
+
 class Node:
     """One rank and the seconds its prompts take: what is not loaded is computed."""
 
-    def __init__(self, token_s=COMPUTE_S / BLOCK_SIZE, slower=1.0, agree=None, decode_s=0.0, put_block_s=0.0, **more):
+    def __init__(
+        self,
+        token_s=COMPUTE_S / BLOCK_SIZE,
+        slower=1.0,
+        agree=None,
+        decode_s=0.0,
+        put_block_s=0.0,
+        pool=TimedPool,
+        **more,
+    ):
         self.clock = Clock()
-        self.pool = TimedPool(self.clock)
+        self.pool = pool(self.clock)
         self.pool.slower = slower
         self.compute_s = token_s * BLOCK_SIZE
         self.known_token_s, self.known_decode_s = token_s, decode_s
         self.counters = Counters()
         self.gate = LoadGate(BLOCK_SIZE, self, self.counters, self.clock, **more)
         self.put_block_s = put_block_s
-        self.gate.put_block_s = lambda: self.put_block_s
+        self.gate.own.put_block_s = lambda: self.put_block_s
         self.rank = Rank(
             pool=self.pool,
             memory=ArrayMemory(num_blocks=1024),
@@ -99,10 +134,20 @@ class Node:
 
     def serve(self, count=LONG, idle_s=1.0):
         """A prompt all of whose blocks are promised: how many were loaded, and seconds until all is there."""
+        return self._serve(self.hit(count), count, idle_s)
+
+    def serve_lying(self, *lies, idle_s=1.0):
+        """One whose blocks lie there: in its own part (0) or elsewhere (1)."""
+        hit = self.hit(len(lies))
+        keys = self.rank.keys.data(block_keys.hex_digests(block_keys.digests_of(hit.tokens, BLOCK_SIZE, None)))
+        self.pool.lies = dict(zip(keys, map(bool, lies), strict=True))
+        return self._serve(hit, len(lies), idle_s)
+
+    def _serve(self, hit, count, idle_s):
         self.rank.directory.forget()
         self.rank.held.seconds = 0.0
         began = self.clock.now
-        (loaded,) = self.rank.reload.load([self.hit(count)]).tolist()
+        (loaded,) = self.rank.reload.load([hit]).tolist()
         self.clock.now += self.compute_s * (count - loaded)
         seconds = self.clock.now - began
         self.clock.now += idle_s
@@ -537,3 +582,139 @@ def test_before_there_are_figures_a_load_takes_five_seconds():
     (loaded,) = node.rank.reload.load([node.hit()]).tolist()
     assert 1 <= loaded <= 20
     assert node.clock.now - began <= UNKNOWN_BUDGET_S
+
+
+# -- blocks lie in the own part of the pool or elsewhere ----------------------------------------------------------
+
+OWN, ELSEWHERE = (0,) * LONG, (1,) * LONG
+
+
+def parted(slower=40.0):
+    """A node that has seen prompts of both places; from elsewhere a block takes five times as long as computing it."""
+    node = Node(slower=slower, pool=PartedPool)
+    for _ in range(LOADS):
+        node.serve_lying(*OWN)
+        node.serve_lying(*ELSEWHERE)
+    node.pool.gets.clear()
+    return node
+
+
+def test_what_a_place_takes_is_told_apart():
+    """By mixed loads, too; in one line the one would turn the other off."""
+    node = parted()
+    for _ in range(LOADS):
+        node.serve_lying(*[0] * 60, 1, *[0] * 60)
+    assert node.counters.load_block_seconds == pytest.approx(BLOCK_S, rel=0.1)
+    assert node.counters.load_elsewhere_block_seconds == pytest.approx(40 * BLOCK_S, rel=0.1)
+    assert (node.counters.load_is_on, node.counters.load_elsewhere_is_on) == (1, 0)
+
+
+def test_what_lies_elsewhere_is_computed_where_that_is_faster_and_the_own_part_is_loaded():
+    """Whichever comes first, and of one prompt as far as it lies in the own part."""
+    node = parted()
+    half = LONG // 2
+    for _ in range(3):
+        assert node.serve_lying(*OWN, idle_s=0.1)[0] == LONG
+        assert node.serve_lying(*ELSEWHERE, idle_s=0.1)[0] == 0
+        assert node.serve_lying(*OWN[:half], *ELSEWHERE[half:], idle_s=0.1)[0] == half
+    assert node.counters.load_switches == 1
+    assert node.counters.failed_get_blocks == 0
+
+
+def test_a_few_blocks_elsewhere_are_worth_the_many_behind_them():
+    """One takes five blocks' computing: twenty more come after it.  After two tens of them three do not pay."""
+    node = parted()
+    one, many = (*[0] * 20, 1, *[0] * 20), (*[0] * 20, *[1] * 20, *[0] * 3)
+    assert node.serve_lying(*one, idle_s=0.1)[0] == len(one)
+    assert node.serve_lying(*many, idle_s=0.1)[0] == 20
+
+
+def test_where_blocks_lie_is_not_asked_where_nothing_would_be_loaded():
+    """A model that computes in no time."""
+    node = parted(slower=2.0)
+    node.known_token_s = 1e-7
+    while node.counters.load_is_on or node.counters.load_elsewhere_is_on:
+        node.serve_lying(*OWN), node.serve_lying(*ELSEWHERE)
+    node.pool.questions = 0
+    assert [node.serve_lying(*lies, idle_s=0.1)[0] for lies in (OWN, ELSEWHERE)] == [0, 0]
+    assert node.pool.questions == 0
+
+
+def test_a_place_comes_back_by_itself():
+    """Of a prompt that goes on elsewhere one block of there is tried, behind what is loaded anyway."""
+    node = parted()
+    node.pool.slower, began = 1.0, node.clock.now
+    while not node.counters.load_elsewhere_is_on:
+        node.serve_lying(*[0] * 100, *[1] * 100, idle_s=0.5)
+        assert node.clock.now - began < (LEAST_LOADS + 4) * PROBE_S
+    assert node.serve_lying(*ELSEWHERE)[0] == LONG
+    assert node.counters.load_is_on == 1
+
+
+def test_a_probe_of_elsewhere_ends_with_its_first_block():
+    """It is as slow as before: a hundred blocks of the own part, and one."""
+    node = parted()
+    node.clock.now += 10_000.0
+    lies = (*[0] * 100, *[1] * 100)
+    found = [node.serve_lying(*lies, idle_s=0.1)[0] for _ in range(3)]
+    assert sorted(found) == [100, 100, 101]
+    assert sum(node.pool.gets) == 301
+
+
+def test_prompts_of_both_places_take_at_most_a_twentieth_longer_than_the_best():
+    """Over 200 of all lengths, from the first one on."""
+    node, random = Node(slower=40.0, pool=PartedPool), np.random.default_rng(1)
+    taken = best = 0.0
+    for _ in range(200):
+        size, own = int(random.integers(1, LONG)), float(random.choice([0.0, 0.5, 1.0]))
+        lies = [0] * int(own * size) + [1] * (size - int(own * size))
+        taken += node.serve_lying(*lies)[1]
+        best += (CALL_S + BLOCK_S * lies.count(0)) * (0 in lies) + COMPUTE_S * lies.count(1)
+    assert taken <= 1.05 * best
+
+
+def test_elsewhere_gets_slow_on_the_way():
+    """Both paid so far: the load ends soon after the first slow blocks, and what arrived stays."""
+    node = parted(slower=2.0)
+    node.pool.slower = 1000.0
+    loaded, seconds = node.serve_lying(*[0] * 100, *[1] * 100)
+    assert 100 <= loaded <= 140
+    assert seconds <= 200 * COMPUTE_S + 40 * 1000 * BLOCK_S
+    assert node.counters.recomputed_cheaper == 200 - loaded
+
+
+def test_a_pool_that_does_not_say_where_blocks_lie_is_left_alone():
+    """For this step: it would not answer the get either."""
+    node = parted()
+    node.pool.is_silent = True
+    before = node.counters.recomputed_pool_left_alone
+    assert node.serve_lying(*OWN)[0] == 0
+    assert node.pool.gets == []
+    assert node.counters.recomputed_pool_left_alone - before == LONG
+
+
+def test_blocks_dealt_to_other_ranks_lie_as_ones_own():
+    """Every second block is this rank's; those of the second half lie elsewhere."""
+    node = parted()
+    hit = node.hit(LONG)
+    chain = block_keys.digests_of(hit.tokens, BLOCK_SIZE, None)
+    keys = node.rank.keys.data(block_keys.hex_digests(chain))
+    node.pool.lies = {key: at >= LONG // 2 for at, key in enumerate(keys)}
+    mine = hit.indexes % 2 == 0
+    hit = dataclasses.replace(hit, indexes=hit.indexes[mine], block_ids=hit.block_ids[mine])
+    node.rank.directory.forget()
+    assert node.rank.reload.load([hit]).tolist() == [LONG // 2 - 1]
+
+
+def test_ranks_whose_blocks_lie_otherwise_have_one_verdict():
+    """What one rank measures of elsewhere all leave alone there, and load from their own parts."""
+    nodes = [Node(slower=slower, pool=PartedPool, agree=lambda lengths: lengths) for slower in (2.0, 40.0)]
+    for _ in range(2 * LOADS):
+        for node in nodes:
+            node.serve_lying(*OWN), node.serve_lying(*ELSEWHERE)
+        agreed = np.min([node.gate.tells() for node in nodes], axis=0)
+        for node in nodes:
+            node.gate.hears(agreed)
+    for node in nodes:
+        assert node.serve_lying(*ELSEWHERE, idle_s=0.1)[0] == 0
+        assert node.serve_lying(*OWN, idle_s=0.1)[0] == LONG

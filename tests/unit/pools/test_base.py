@@ -20,6 +20,7 @@ class Peculiar(PoolBackend):
     put_proof_s = 7.0
     answer_proof_s = 3.0
     is_available = False
+    has_own_part = True
 
     def exists(self, keys):
         return [True] * len(keys)

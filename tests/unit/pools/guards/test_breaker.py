@@ -37,6 +37,9 @@ class Backend(PoolBackend):
     def exists(self, keys):
         return self._do("probe" if keys[0].startswith("mindie-kvpool/") else "exists", len(keys))
 
+    def lie_elsewhere(self, keys):
+        return self._do("where", len(keys))
+
     def put(self, keys, buffers, groups=None):
         return self._do("put", len(keys))
 
@@ -101,6 +104,18 @@ def test_opens_after_failed_calls_in_a_row_and_asks_no_more(guarded, monkeypatch
     assert backend.asked == ["get", "put", "get"]
     assert not pool.is_available
     assert (counters.breaker_openings, counters.refused_keys) == (1, 4)
+
+
+def test_where_blocks_lie_is_not_known_of_a_pool_in_trouble(guarded):
+    """Not an ordinary no, which would mean its own part; three such questions open it, and it is left alone."""
+    pool, backend, counters = guarded(failures=3)
+    assert pool.lie_elsewhere(KEYS) == [True, True]
+    backend.trouble = "planted"
+    assert pool.lie_elsewhere(KEYS) == pool.lie_elsewhere(KEYS) == []
+    backend.trouble, backend.error = None, RuntimeError("planted")
+    assert pool.lie_elsewhere(KEYS) == pool.lie_elsewhere(KEYS) == []
+    assert backend.asked == ["where"] * 4
+    assert (counters.breaker_openings, counters.refused_keys) == (1, 2)
 
 
 def test_a_success_in_between_starts_the_count_anew(guarded):

@@ -8,7 +8,7 @@ import pytest
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import ConfigError
 from mindie_kvpool_plugin.observability.counters import Counters
-from mindie_kvpool_plugin.pools.base import Answers
+from mindie_kvpool_plugin.pools.base import Answers, Elsewhere
 from mindie_kvpool_plugin.pools.guards import checked
 from mindie_kvpool_plugin.pools.guards.checked import CheckedPool
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
@@ -95,6 +95,16 @@ def test_long_calls_go_in_parts(pool, monkeypatch):
     assert checked_pool.put(KEYS, source.buffers, groups=KEYS) == [True] * 8
     assert checked_pool.get(KEYS, target.buffers) == [True] * 8
     assert np.array_equal(source.bytes, target.bytes)
+
+
+def test_what_came_from_elsewhere_is_told_of_all_parts(pool, monkeypatch):
+    """Of eight blocks in three calls."""
+    monkeypatch.setattr(checked, "MAX_ROWS", 3)
+    checked_pool, inner, _ = pool
+    assert checked_pool.put(KEYS, Memory(8).fill(2).buffers) == [True] * 8
+    get = inner.get
+    inner.get = lambda *call: Answers(get(*call), elsewhere=Elsewhere(2, 0.5))
+    assert checked_pool.get(KEYS, Memory(8).buffers).elsewhere == Elsewhere(6, 1.5)
 
 
 def test_checksums_lie_in_registered_memory(pool):

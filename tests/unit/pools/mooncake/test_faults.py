@@ -12,6 +12,7 @@ from chaos.processes import freeze, frozen
 from mindie_kvpool_plugin.blocks import Region
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.options.mooncake import split_hostname
+from mindie_kvpool_plugin.pools.base import NOTHING
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
 from mindie_kvpool_plugin.pools.mooncake.admin import Admin
@@ -266,6 +267,36 @@ def _put_at_home(pool, memory):
         if len(found) == len(memory.bytes):
             return found
     raise AssertionError(f"{len(found)} of {len(keys)} blocks lie at home")
+
+
+def test_blocks_of_the_own_segment_and_those_elsewhere_are_told_apart(own_master, open_mooncake, run_child):
+    """Before a get and by it; the get does not ask again, and after a while it does."""
+    run_child("peer", own_master.address, str(64 << 20), "8", "7").hear()
+    pool, target = open_mooncake(own_master), Memory(12)
+    assert pool.has_own_part
+    home = _put_at_home(pool, Memory(4).fill(3))
+    keys = [*home[:2], *PEER_KEYS, *home[2:]]
+    in_peers_segment = [place not in pool.link.places.find(keys).home for place in pool.link.places.of(keys)]
+    asked, of = [], pool.link.places.of
+    pool.link.places.of = lambda names: asked.append(names) or of(names)
+    assert pool.lie_elsewhere([*keys, home[0]]) == [*in_peers_segment, False]
+    assert any(in_peers_segment)
+    found = pool.get(keys, target.buffers)
+    assert found == [True] * 12
+    assert found.elsewhere.blocks == sum(in_peers_segment)
+    assert found.elsewhere.seconds > 0
+    assert len(asked) == 1
+    wait_until(lambda: pool.get(keys, target.buffers) and len(asked) > 1, 60, "what was asked is too old")
+
+
+def test_without_own_segment_no_place_is_another_than_the_pool(own_master, open_mooncake, run_child):
+    """Nothing to tell apart: what a load takes is what the pool takes."""
+    run_child("peer", own_master.address, str(64 << 20), "8", "7").hear()
+    pool, target = open_mooncake(own_master, 0), Memory(8)
+    assert not pool.has_own_part
+    found = pool.get(PEER_KEYS, target.buffers)
+    assert found == [True] * 8
+    assert found.elsewhere == NOTHING
 
 
 def test_own_segment_is_read_and_written_past_the_gate(own_master, open_mooncake):

@@ -22,6 +22,7 @@ from mindie_kvpool_plugin.cli.examined import Results, objects, read_report, say
 from mindie_kvpool_plugin.cli.numbers import SECONDS
 from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.targets import Named
 from mindie_kvpool_plugin.cli.written import expect_folder, write_whole
 from mindie_kvpool_plugin.doctor.acceptance import plots
 from mindie_kvpool_plugin.doctor.acceptance.table import ACCEPTANCE, CLEANING, SECTIONS
@@ -49,7 +50,7 @@ def _node(context: click.Context, option: click.Parameter, value: str | None) ->
 
 
 @click.command("acceptance", cls=SpeakingCommand)
-@click.argument("config", required=False, metavar="[CONFIG]", type=click.Path(path_type=Path))
+@click.argument("config", required=False, metavar="[CONFIG]", type=Named(path_type=Path))
 @click.option("--timeout", type=SECONDS, default=DEFAULT_TIMEOUT_S, show_default=True)
 @click.option("--user", metavar="NAME", default="")
 @click.option("--metrics-port", type=click.IntRange(1, 65535))

@@ -24,14 +24,14 @@ from mindie_kvpool_plugin.cli.reporters import FOR_PEOPLE, REPORTERS, quiet_repo
 from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_INPUT, STANDARD_OUTPUT
 from mindie_kvpool_plugin.cli.selection import Selection, codes_named
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
-from mindie_kvpool_plugin.cli.targets import find_targets
+from mindie_kvpool_plugin.cli.targets import Named, find_targets
 
 FAILED, UNREADABLE = 1, 2
 Repairs = Callable[[bytes, str, Situation], bytes]
 
 
 @click.command(name="check", cls=SpeakingCommand)
-@click.argument("files", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=str))
+@click.argument("files", nargs=-1, metavar="[PATH]...", type=Named(path_type=str))
 @click.option("--pool-config", type=click.Path(path_type=Path))
 @click.option(
     "--host-version",

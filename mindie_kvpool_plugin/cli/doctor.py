@@ -17,6 +17,7 @@ from mindie_kvpool_plugin.cli.examined import Results, objects, read_report, say
 from mindie_kvpool_plugin.cli.numbers import SECONDS
 from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.targets import Named
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.doctor.examine import examine
 from mindie_kvpool_plugin.doctor.lines import Line, is_trouble
@@ -27,7 +28,7 @@ COLOURS = {"good": "green", "trouble": "red", "warning": "yellow"}
 
 
 @click.command("doctor", cls=SpeakingCommand)
-@click.argument("config", required=False, metavar="[CONFIG]", type=click.Path(path_type=Path))
+@click.argument("config", required=False, metavar="[CONFIG]", type=Named(path_type=Path))
 @click.option("--timeout", type=SECONDS, default=DEFAULT_TIMEOUT_S, show_default=True)
 @click.option("--user", metavar="NAME", default="")
 @click.option("--metrics-port", type=click.IntRange(1, 65535))

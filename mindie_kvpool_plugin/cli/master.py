@@ -14,6 +14,7 @@ from mindie_kvpool_plugin.check.messages import Language, Refused, words
 from mindie_kvpool_plugin.cli.pool_target import PoolTarget, find_pool
 from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.targets import Named
 from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.options.mooncake import joined, master_addresses
 from mindie_kvpool_plugin.options.records import MooncakeOptions
@@ -27,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @click.command(name="master", cls=SpeakingCommand)
-@click.argument("config", metavar="CONFIG")
+@click.argument("config", metavar="CONFIG", type=Named())
 @click.argument("extra", metavar="[-- FLAG]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--print", "only_prints", is_flag=True)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -14,8 +14,8 @@ from mindie_kvpool_plugin.check.rules.layout import Layout
 from mindie_kvpool_plugin.cli.numbers import Number, Size
 from mindie_kvpool_plugin.cli.refusing import one_line_refusals, refuse
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
-from mindie_kvpool_plugin.cli.targets import find_config
-from mindie_kvpool_plugin.cli.written import expect_folder
+from mindie_kvpool_plugin.cli.targets import Named, find_config
+from mindie_kvpool_plugin.cli.written import expect_folder, named
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import TooLittleMemoryError
 from mindie_kvpool_plugin.options.sizes import size_text
@@ -49,6 +49,7 @@ class _Counts(click.ParamType):  # type: ignore[type-arg]
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _COUNT = click.IntRange(min=1)
+_BLOCK = click.IntRange(1, 512)  # the host takes 128 at most; a trace tells no smaller unit than 512
 
 
 @click.command(
@@ -57,7 +58,7 @@ _COUNT = click.IntRange(min=1)
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     values={"endings": ", ".join(plots.ENDINGS)},
 )
-@click.argument("config", required=False, metavar="[CONFIG]", type=click.Path(path_type=Path))
+@click.argument("config", required=False, metavar="[CONFIG]", type=Named(path_type=Path))
 @click.option("--model-config", metavar="FILE", type=_FILE)
 @click.option("--pool-config", metavar="FILE", type=_FILE)
 @click.option("--tp", type=_COUNT)
@@ -65,7 +66,7 @@ _COUNT = click.IntRange(min=1)
 @click.option("--cp", type=_COUNT)
 @click.option("--sp", type=_COUNT)
 @click.option("--ranks-per-node", type=_COUNT)
-@click.option("--block-size", type=_COUNT)
+@click.option("--block-size", type=_BLOCK)
 @click.option("--mtp", is_flag=True)
 @click.option("--nz", is_flag=True)
 @click.option("--nodes", type=_COUNT)
@@ -97,13 +98,16 @@ def command(*, lang: str, form: str, **asked: Any) -> None:
     with one_line_refusals("plan", chosen):
         for file in (asked["plot"], asked["save_trace"]):
             expect_folder(file)
+        if asked["plot"] is not None:
+            plots.expect(asked["plot"])
         if asked["save_trace"] is not None:
             click.echo(_converted(asked, chosen))
             return
         plan = _plan(asked)
         if asked["plot"] is not None and plan.curve is not None:
-            # in English: the fonts that matplotlib brings have no Chinese
-            plots.write(plan.curve, asked["plot"], plan.planned, lambda name: words(name, "en"))
+            with named(asked["plot"]):
+                # in English: the fonts that matplotlib brings have no Chinese
+                plots.write(plan.curve, asked["plot"], plan.planned, lambda name: words(name, "en"))
     if form == "json":
         click.echo(as_json(plan))
     else:
@@ -122,7 +126,8 @@ def _show(plan: Plan, lang: Language) -> None:
 def _converted(asked: Asked, lang: Language) -> str:
     if asked["trace"] is None:
         raise Refused("plan.save_needs_trace")
-    count = convert(asked["trace"], asked["save_trace"], _words_of(asked), asked["requests"])
+    with named(asked["save_trace"]):
+        count = convert(asked["trace"], asked["save_trace"], _words_of(asked), asked["requests"])
     return words("plan.converted", lang, count=count, file=asked["save_trace"])
 
 
@@ -206,6 +211,8 @@ def _with_curve(plan: Plan, asked: Asked) -> Plan:
     per_unit = traffic.unit_tokens / block_size
     wanted = [*(asked["pool_blocks"] or ()), *([planned] if planned else [])]
     steps = sorted(set(wanted)) if asked["pool_blocks"] else curves.ladder(int(traffic.distinct * per_unit), wanted)
+    if not steps:
+        raise Refused("plan.no_full_block", file=asked["trace"], tokens=traffic.unit_tokens)
     curve = curves.curve(
         traffic,
         plan.device_blocks,

@@ -10,6 +10,7 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.follow import KV_POOL, follow
 from mindie_kvpool_plugin.check.messages import Refused, system_reason
+from mindie_kvpool_plugin.check.pipeline import read_limited
 from mindie_kvpool_plugin.check.pool_alone import backend_of, is_pool_object
 from mindie_kvpool_plugin.check.situation import Disk, Situation, find_home
 from mindie_kvpool_plugin.cli.targets import find_targets
@@ -62,7 +63,7 @@ def find_pool(argument: str, env: Mapping[str, str]) -> PoolTarget:
 
 def _in_file(path: Path, env: Mapping[str, str]) -> PoolTarget:
     try:
-        data = path.read_bytes()
+        data = read_limited(path)
     except OSError as error:
         raise Refused("target.unreadable", file=str(path), reason=system_reason(error)) from error
     if b"ock.mmc." in data and data.lstrip()[:1] != b"{":

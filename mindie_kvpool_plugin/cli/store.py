@@ -16,6 +16,7 @@ from mindie_kvpool_plugin.cli.numbers import Size
 from mindie_kvpool_plugin.cli.pool_target import find_pool
 from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
+from mindie_kvpool_plugin.cli.targets import Named
 from mindie_kvpool_plugin.memory_room import memory_room
 from mindie_kvpool_plugin.options.mooncake import SMALLEST_SEGMENT_BYTES, master_addresses, split_hostname
 from mindie_kvpool_plugin.options.records import GIB, MooncakeOptions
@@ -28,7 +29,7 @@ ADMIN_TIMEOUT_S = 1.0
 
 
 @click.command(name="store", cls=SpeakingCommand)
-@click.argument("config", metavar="CONFIG")
+@click.argument("config", metavar="CONFIG", type=Named())
 @click.option("--size", type=Size())
 @click.option("--host", metavar="ADDRESS")
 @click.option("--ssd", type=click.Path(path_type=Path), metavar="DIR")

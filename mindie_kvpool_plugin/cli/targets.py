@@ -7,11 +7,26 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from mindie_kvpool_plugin.check.messages import Refused, system_reason
+import click
+
+from mindie_kvpool_plugin.check.messages import Refused, system_reason, words
 from mindie_kvpool_plugin.check.pipeline import read_limited
 from mindie_kvpool_plugin.check.pool_alone import is_pool_object
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES
+from mindie_kvpool_plugin.cli.speaking import chosen_language
+
+
+class Named(click.Path):
+    """A path that a command is about; an unset variable of the shell names none, where ``Path("")`` is the folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does."""
+        if not str(value):
+            self.fail(words("target.unnamed", chosen_language("auto")), param, ctx)
+        return super().convert(value, param, ctx)
+
 
 _SECTIONS = ("ServerConfig", "BackendConfig")
 # what a broken file must hold to be taken for one of ours

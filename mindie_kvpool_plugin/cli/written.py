@@ -23,7 +23,7 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     Raises:
         OSError: it cannot be written, with ``path`` as its file; what was there is as it was.
     """
-    with _named(path):
+    with named(path):
         there = path.stat() if path.exists() else None
         if there is not None and not stat.S_ISREG(there.st_mode):
             path.write_bytes(data)
@@ -49,7 +49,7 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
+def named(path: Path) -> Iterator[None]:
     """Errors name the file that was asked for, whatever was being done for it."""
     try:
         yield

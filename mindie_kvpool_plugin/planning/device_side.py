@@ -43,6 +43,8 @@ ENDED, OVERWRITTEN = -1, -2
 def replay(traffic: Traffic, device_units: int, *, concurrency: int = 1, groups: int = 1) -> DeviceLog:
     """Send the traffic through devices of so many units.
 
+    What no request can ever take is left out: units beyond those of all requests, and groups beyond their number.
+
     Args:
         traffic: the requests.
         device_units: units of one group's device.
@@ -50,12 +52,19 @@ def replay(traffic: Traffic, device_units: int, *, concurrency: int = 1, groups:
         groups: data-parallel groups and instances; requests go round.
     """
     log = DeviceLog()
+    groups = max(1, min(groups, len(traffic.requests)))
+    device_units = min(device_units, max(1, sum(_wanted(request, traffic.unit_tokens) for request in traffic.requests)))
     all_groups = [_Group(device_units, traffic.unit_tokens, concurrency, log, group) for group in range(groups)]
     for index, request in enumerate(traffic.requests):
         all_groups[index % groups].serve(request)
     for group in all_groups:
         group.finish()
     return log
+
+
+def _wanted(request: Asked, unit_tokens: int) -> int:
+    """Units that a request and its answer take."""
+    return -(-(request.tokens + request.answer_tokens) // unit_tokens)
 
 
 @dataclass(slots=True)
@@ -77,7 +86,7 @@ class _Group:
 
     def serve(self, request: Asked) -> None:
         """Admit a request as soon as there is a place for it."""
-        wanted = -(-(request.tokens + request.answer_tokens) // self._unit_tokens)
+        wanted = _wanted(request, self._unit_tokens)
         if wanted > self._manager.num_blocks:
             self._log.too_long += 1
             return

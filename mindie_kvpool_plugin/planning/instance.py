@@ -112,7 +112,7 @@ def from_config(
         raise Refused("plan.is_pool_file", file=path)
     if not view.models:
         raise Refused("plan.no_models", file=path)
-    model, place = _weights(view, path)
+    model, place = _weights(view, path) if model_config is None else (_object(model_config), str(model_config))
     layout = _layout(view, path, layout_options or {})
     entry, more = view.models[0], shape_options or {}
     shape = read_shape(

@@ -13,26 +13,35 @@ ENDINGS = (".png", ".svg", ".pdf")
 Say = Callable[[str], str]
 
 
+def expect(file: Path) -> None:
+    """Find out before the curve is made.
+
+    Raises:
+        Refused: another ending than ``ENDINGS``, or matplotlib is missing.
+    """
+    if file.suffix not in ENDINGS:
+        raise Refused("plan.odd_ending", file=file, endings=", ".join(ENDINGS))
+    try:
+        import matplotlib as mpl  # noqa: F401, PLC0415  # only for a picture
+    except ImportError as error:
+        raise Refused("command.needs_matplotlib", option="--plot") from error
+
+
 def write(curve: Curve, file: Path, planned: int | None, say: Say) -> None:
     """Draw hit rate, and what is written for it, over blocks.
 
     Args:
         curve: what to draw.
-        file: where to; its ending is one of ``ENDINGS``.
+        file: where to, as ``expect`` takes it.
         planned: the size that was asked about, which gets a mark.
         say: a text of the catalog by its name.
 
     Raises:
-        Refused: another ending, or matplotlib is missing.
         OSError: the file cannot be written.
     """
-    if file.suffix not in ENDINGS:
-        raise Refused("plan.odd_ending", file=file, endings=", ".join(ENDINGS))
-    try:
-        import matplotlib as mpl  # noqa: PLC0415  # only for a picture
-        from matplotlib.figure import Figure  # noqa: PLC0415
-    except ImportError as error:
-        raise Refused("command.needs_matplotlib", option="--plot") from error
+    import matplotlib as mpl  # noqa: PLC0415  # only for a picture
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     # the same input gives the same bytes
     with mpl.rc_context({"svg.hashsalt": "mindie-kvpool", "svg.fonttype": "none"}):
         figure = Figure(figsize=(8, 5), layout="constrained")

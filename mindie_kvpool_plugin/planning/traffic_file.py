@@ -44,11 +44,13 @@ def convert(path: Path, target: Path, words: Words, limit: int | None = None) ->
     """Write the requests of a file as a trace: lengths and hash ids, none of their content; how many they are.
 
     Raises:
-        TraceError: as ``read_traffic``, or the file is a trace already.
+        TraceError: as ``read_traffic``, or the file is a trace already, or is ``target``.
         OSError: ``target`` cannot be written.
     """
     if is_trace(path):
         raise TraceError("trace.already", file=path)
+    if target.exists() and target.samefile(path):
+        raise TraceError("trace.same_file", file=path)
     traffic = read_lines(path, TRACE_BLOCK_TOKENS, words, limit)
     write_trace(_as_trace(traffic), target)
     return len(traffic.requests)

@@ -89,6 +89,24 @@ def test_a_folder_with_several_configurations_is_told(name, folder, tmp_path):
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_empty_name_is_no_folder(name, lang, folder, tmp_path, monkeypatch):
+    """An unset variable of the shell: what lies in the present folder is not meant."""
+    monkeypatch.chdir(folder)
+    result = run(name, "", tmp_path, lang)
+    assert result.exit_code == 2
+    assert {"en": "an empty text names no file", "zh": "空文本不是文件名"}[lang] in result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_file_without_end_is_told(name, tmp_path):
+    """A device: what is read of it is bounded."""
+    result = run(name, "/dev/zero", tmp_path)
+    assert result.exit_code == {"acceptance": 0, "check": 1, "doctor": 0}.get(name, 2)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize("name", [each for each in COMMANDS if each != "check"])
 def test_a_file_that_is_missing_is_told(name, lang, tmp_path):
     """With the same words; check, which takes several, tells it as a finding in its own form."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mindie_kvpool_plugin.cli import plan
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.planning import plot
 from mindie_kvpool_plugin.simulator.trace import BUNDLED_TRACE
@@ -301,6 +302,85 @@ def test_an_odd_model_is_told_in_chinese(tmp_path, key, value):
     assert result.exit_code == 2
     assert f"{key} 为 '{value}'" in result.stderr
     assert english_in(result.stderr.replace(str(tmp_path), "")) == []
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--hbm-blocks", 10**18), ("--hbm-blocks", "60", "--pool-blocks", 2**40 - 1), ("--hbm-blocks", "1"),
+        ("--hbm-blocks", "60", "--disk-blocks", 10**18), ("--hbm-blocks", "60", "--concurrency", 10**18),
+        ("--hbm-blocks", "60", "--requests", 10**18),
+    ],
+)  # fmt: skip
+def test_numbers_beyond_all_sense_take_no_memory(args):
+    """The traffic bounds what there is to replay."""
+    result = run(*TRACED, *args, "--format", "json")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("nodes", [10**6, 10**17])
+def test_servers_without_requests_take_no_memory(weights, nodes):
+    """As many schedulers as there are requests have something to do."""
+    args = ("--model-config", weights, "--tp", "8", "--nodes", nodes, "--dram", "100GB", "--hbm-memory", "900TB")
+    result = run(*args, "--trace", BUNDLED_TRACE, "--requests", "20", "--format", "json")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_block_larger_than_a_unit_of_a_trace_is_refused():
+    """No host has one; with hundreds of millions of tokens the counts of second_use would have no room."""
+    result = run(*TRACED, "--hbm-blocks", "60", "--block-size", 10**8)
+    assert result.exit_code == 2
+    assert "'--block-size': 100000000 is not in the range 1<=x<=512" in result.stderr
+
+
+@pytest.mark.parametrize("link", [True, False], ids=["link", "same name"])
+def test_requests_are_not_replaced_by_their_trace(tmp_path, link):
+    """They may be the only copy."""
+    file, target = tmp_path / "requests.jsonl", tmp_path / "other.jsonl"
+    file.write_text('{"prompt": "a"}', encoding="utf-8")
+    target.symlink_to(file)
+    result = run("--trace", file, "--save-trace", target if link else file)
+    assert result.exit_code == 2
+    assert f"{file}: the requests would be replaced by their trace" in result.stderr
+    assert file.read_text(encoding="utf-8") == '{"prompt": "a"}'
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_requests_without_a_full_block_are_told(tmp_path, lang):
+    """No curve can be drawn of nothing."""
+    file = tmp_path / "requests.jsonl"
+    file.write_text('{"prompt": "a"}', encoding="utf-8")
+    result = run("--trace", file, "--hbm-blocks", "60", lang=lang)
+    assert result.exit_code == 2
+    said = {"en": "no request fills a block of 128 tokens", "zh": "没有一条请求填满一个 128 token 的块"}
+    assert said[lang] in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--plot", "--save-trace"])
+def test_a_full_disk_is_told_with_the_file(tmp_path, option):
+    """Also where a library writes."""
+    file, requests = tmp_path / "result.svg", tmp_path / "requests.jsonl"
+    file.symlink_to("/dev/full")
+    requests.write_text(json.dumps({"prompt": "word " * 2000}), encoding="utf-8")
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    result = run("--trace", requests, "--hbm-blocks", "60", option, file)
+    assert result.exit_code == 2
+    assert result.stderr == f"mindie-kvpool plan: {file}: No space left on device\n"
+
+
+def test_a_plot_that_cannot_be_made_is_told_before_the_replay(monkeypatch):
+    """The curve of a long trace takes minutes."""
+    monkeypatch.setattr(plan.curves, "curve", None)
+    assert "must end in one of .png" in run(*TRACED, "--hbm-blocks", "60", "--plot", "x.txt").stderr
+
+
+def test_weights_that_are_named_and_broken_are_told(tmp_path):
+    """Not asked for once more."""
+    file = tmp_path / "weights.json"
+    file.write_text("", encoding="utf-8")
+    result = run(CONFIG, "--model-config", file)
+    assert f"{file}: is no JSON object (line 1, column 1)" in result.stderr
 
 
 def test_a_damaged_trace_is_told_with_its_line(tmp_path):

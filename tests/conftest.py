@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,18 @@ CAPACITY_BYTES = 32 << 20
 
 # a shell's background job ignores it, and so would every process that a test starts and interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _tells_system_calls():
+    try:
+        return os.uname().machine in ("x86_64", "aarch64") and bool(Path("/proc/thread-self/syscall").read_text())
+    except OSError:
+        return False
+
+
+needs_told_system_calls = pytest.mark.skipif(
+    not _tells_system_calls(), reason="this kernel does not tell what a thread waits for: /proc/thread-self/syscall"
+)
 
 
 def wait_until(condition, timeout_s, what):

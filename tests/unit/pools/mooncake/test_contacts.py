@@ -14,7 +14,7 @@ from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake.address import remote_of
 from mindie_kvpool_plugin.pools.mooncake.contacts import FirstContacts
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers
-from tests.conftest import HOST, wait_until
+from tests.conftest import HOST, needs_told_system_calls, wait_until
 
 JOIN_S = 30.0
 
@@ -54,6 +54,7 @@ def hanging():
         yield listener
 
 
+@needs_told_system_calls
 def test_every_read_from_a_peer_that_hangs_is_ended(contacts, hanging):
     """Mooncake asks anew for every key; the peer is asked once."""
     connections = [socket.create_connection(hanging.getsockname()) for _ in range(3)]
@@ -63,6 +64,7 @@ def test_every_read_from_a_peer_that_hangs_is_ended(contacts, hanging):
         each.close()
 
 
+@needs_told_system_calls
 def test_waiting_for_a_peer_that_takes_no_connection_is_ended(contacts):
     """As when its machine is off: the kernel goes on to knock."""
     with socket.create_server((HOST, 0), backlog=0) as listener, contextlib.ExitStack() as knocking:
@@ -100,6 +102,7 @@ def test_the_kernel_tells_where_a_socket_leads(family, host):
         assert remote_of(inode) == joined(host, listener.getsockname()[1])
 
 
+@needs_told_system_calls
 def test_a_read_from_a_peer_that_answers_goes_on(contacts, hanging, monkeypatch):
     """However long it takes."""
     monkeypatch.setattr(mooncake_peers, "ANSWER_TIMEOUT_S", JOIN_S)
@@ -154,6 +157,7 @@ def test_a_thread_outside_of_a_call_is_left_alone(contacts, hanging):
         os.close(fd)
 
 
+@needs_told_system_calls
 def test_file_descriptors_are_given_back(contacts, hanging):
     """Of what was looked at, ended or not."""
     out, into = os.pipe()

@@ -17,7 +17,7 @@ from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
 from mindie_kvpool_plugin.pools.mooncake.admin import Admin
 from mindie_kvpool_plugin.pools.mooncake.transfer import Put
-from tests.conftest import HOST, Memory, wait_until
+from tests.conftest import HOST, Memory, needs_told_system_calls, wait_until
 
 PEER_KEYS = [f"peer/{number}" for number in range(8)]
 
@@ -204,6 +204,7 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
         peer.signal(signal.SIGCONT)
 
 
+@needs_told_system_calls
 @pytest.mark.parametrize("segment_bytes", [0, 16 << 20], ids=["no segment", "own segment"])
 def test_put_to_a_peer_that_hung_before_it_was_met_ends_soon(own_master, open_mooncake, run_child, segment_bytes):
     """Mooncake waits a minute for each key of it; the pool a moment for all, and then stores nothing for a while."""
@@ -229,6 +230,7 @@ def test_put_to_a_peer_that_hung_before_it_was_met_ends_soon(own_master, open_mo
     assert np.array_equal(target.bytes[0], source.bytes[0])
 
 
+@needs_told_system_calls
 def test_put_to_a_peer_that_takes_no_connection_ends_soon(own_master, open_mooncake, run_child, monkeypatch):
     """As when its machine is off: Mooncake waits five seconds for each key."""
     monkeypatch.setenv("MC_HANDSHAKE_LISTEN_BACKLOG", "1")

@@ -91,8 +91,9 @@ def build_walks(
         fence_timeout_s=options.fence_timeout_s,
         admission=SecondUse() if options.admission == "second_use" else None,
     )
-    if load_gate is not None and not pool.has_own_part:  # else nobody knows which of them puts went to
-        load_gate.own.put_block_s = spill.pace.block_s
+    if load_gate is not None:
+        # a pool that comes late has its parts late; where puts went, nobody knows then
+        load_gate.own.put_block_s = lambda: 0.0 if pool.has_own_part else spill.pace.block_s()
     prefill = Prefill(rank, spill, Reload(rank, agree, load_gate))
     return RankWalks(prefill, spill, rank.directory, rank.gate, pool, counters)
 

@@ -17,6 +17,7 @@ from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.causes import without_followers
 from mindie_kvpool_plugin.check.findings import SEVERITY_ORDER, Finding, Verdict, verdict
 from mindie_kvpool_plugin.check.follow import Followed, OtherFile, follow
+from mindie_kvpool_plugin.check.messages import Refused
 from mindie_kvpool_plugin.check.pool_alone import is_pool_object, other_document, pool_file_findings
 from mindie_kvpool_plugin.check.pool_options import pool_findings
 from mindie_kvpool_plugin.check.rules import all_rules
@@ -146,6 +147,20 @@ def check_file(path: Path, situation: Situation) -> CheckReport:
         OSError: it cannot be read.
     """
     return check_bytes(read_limited(path), str(path), situation)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+        Refused: it holds none.
+        OSError: it cannot be read.
+    """
+    document = load_bytes(read_limited(path), str(path))
+    if not document.is_valid or not isinstance(document.value, dict):
+        line, column = next(((each.line, each.column) for each in document.findings if each.line), (1, 1))
+        raise Refused("target.no_object", file=path, line=line, column=column)
+    return document.value
 
 
 def read_limited(path: Path) -> bytes:

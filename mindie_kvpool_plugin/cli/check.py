@@ -14,12 +14,13 @@ import click
 
 from mindie_kvpool_plugin.check import codes
 from mindie_kvpool_plugin.check.messages import Language, system_reason, words
-from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes, read_limited
+from mindie_kvpool_plugin.check.pipeline import CheckReport, check_bytes, read_limited, read_object
 from mindie_kvpool_plugin.check.schema.profiles import DEFAULT_HOST_VERSION, HOST_VERSIONS
 from mindie_kvpool_plugin.check.situation import Situation, default_config, find_home
 from mindie_kvpool_plugin.check.text.document import Document
 from mindie_kvpool_plugin.check.text.load import MAX_BYTES
 from mindie_kvpool_plugin.cli.explain import complete_code
+from mindie_kvpool_plugin.cli.refusing import one_line_refusals
 from mindie_kvpool_plugin.cli.reporters import FOR_PEOPLE, REPORTERS, quiet_report
 from mindie_kvpool_plugin.cli.reporters.spots import STANDARD_INPUT, STANDARD_OUTPUT
 from mindie_kvpool_plugin.cli.selection import Selection, codes_named
@@ -32,7 +33,7 @@ Repairs = Callable[[bytes, str, Situation], bytes]
 
 @click.command(name="check", cls=SpeakingCommand)
 @click.argument("files", nargs=-1, metavar="[PATH]...", type=Named(path_type=str))
-@click.option("--pool-config", type=click.Path(path_type=Path))
+@click.option("--pool-config", type=click.Path(readable=False, path_type=Path))
 @click.option(
     "--host-version",
     type=click.Choice(list(HOST_VERSIONS)),
@@ -43,7 +44,7 @@ Repairs = Callable[[bytes, str, Situation], bytes]
 @click.option("--no-env", is_flag=True)
 @click.option("--dies", type=click.IntRange(min=1))
 @click.option("--scale-out", is_flag=True)
-@click.option("--model-config", type=click.Path(path_type=Path))
+@click.option("--model-config", type=click.Path(readable=False, path_type=Path))
 @click.option("--no-follow", is_flag=True)
 @click.option("--format", "form", type=click.Choice(list(REPORTERS)), default="text", show_default=True)
 @lang_option
@@ -79,6 +80,9 @@ def command(
     gc.disable()  # a short process; collecting while a hostile file is read would double its time
     chosen = chosen_language(lang)
     env = _environment(overrides, no_env=no_env)
+    if model_config is not None:
+        with one_line_refusals("check", chosen):
+            read_object(model_config)  # else the rules about the model would be left out without a word
     names = _names(files, env, chosen)
     _refuse_pairs(names, output, wants_fix=wants_fix, wants_diff=wants_diff, is_selected=bool(select or ignore))
     selection = Selection(
@@ -136,7 +140,8 @@ def _environment(overrides: tuple[str, ...], *, no_env: bool) -> dict[str, str]:
 def _names(files: tuple[str, ...], env: dict[str, str], lang: Language) -> list[str]:
     """What to check, as reports call it; exit 2 when there is nothing."""
     if files:
-        names = find_targets(files)
+        with one_line_refusals("check", lang):
+            names = find_targets(files)
         if not names:
             click.echo(words("target.none", lang, folder=", ".join(files)), err=True)
             sys.exit(UNREADABLE)

@@ -69,7 +69,7 @@ COUNTS = (
     values={"kinds": ", ".join(KINDS), "profiles": ", ".join(PROFILES)},
 )
 @click.option("--pool", type=click.Choice(["local_dram", "mooncake"]), default="local_dram")
-@click.option("--trace", type=click.Path(path_type=Path))
+@click.option("--trace", type=click.Path(readable=False, path_type=Path))
 @click.option("--requests", type=click.IntRange(min=1), default=REQUESTS)
 @click.option("--hbm-blocks", type=click.IntRange(min=2), default=160)
 @click.option(

@@ -28,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @click.command(name="master", cls=SpeakingCommand)
-@click.argument("config", metavar="CONFIG", type=Named())
+@click.argument("config", metavar="CONFIG", type=Named(path_type=str))
 @click.argument("extra", metavar="[-- FLAG]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--print", "only_prints", is_flag=True)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)

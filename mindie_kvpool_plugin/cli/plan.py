@@ -47,7 +47,7 @@ class _Counts(click.ParamType):  # type: ignore[type-arg]
         return tuple(int(part) for part in parts)
 
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, readable=False, path_type=Path)
 _COUNT = click.IntRange(min=1)
 _BLOCK = click.IntRange(1, 512)  # the host takes 128 at most; a trace tells no smaller unit than 512
 

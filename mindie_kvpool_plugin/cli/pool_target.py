@@ -52,7 +52,7 @@ def find_pool(argument: str, env: Mapping[str, str]) -> PoolTarget:
         Refused: nothing, several, or something else lies there.
         ConfigError: the pool file cannot be read.
     """
-    if not Path(argument).is_dir():
+    if not os.path.isdir(argument):
         return _in_file(Path(argument), env)
     targets = [_in_file(Path(name), env) for name in find_targets([argument])]
     found = {os.path.realpath(each.pool_file.path): each for each in targets}

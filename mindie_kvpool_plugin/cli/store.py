@@ -29,7 +29,7 @@ ADMIN_TIMEOUT_S = 1.0
 
 
 @click.command(name="store", cls=SpeakingCommand)
-@click.argument("config", metavar="CONFIG", type=Named())
+@click.argument("config", metavar="CONFIG", type=Named(path_type=str))
 @click.option("--size", type=Size())
 @click.option("--host", metavar="ADDRESS")
 @click.option("--ssd", type=click.Path(path_type=Path), metavar="DIR")

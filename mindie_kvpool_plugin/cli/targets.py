@@ -19,7 +19,13 @@ from mindie_kvpool_plugin.cli.speaking import chosen_language
 
 
 class Named(click.Path):
-    """A path that a command is about; an unset variable of the shell names none, where ``Path("")`` is the folder."""
+    """A path that a command is about; an unset variable of the shell names none, where ``Path("")`` is the folder.
+
+    Whether it can be read is found out by reading it.
+    """
+
+    def __init__(self, path_type: type[Any]) -> None:
+        super().__init__(readable=False, path_type=path_type)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """As click does."""
@@ -35,7 +41,11 @@ _TRACES = re.compile(rb'"(?:ServerConfig|BackendConfig|kvPoolConfig|master_serve
 
 
 def find_targets(arguments: Iterable[str]) -> list[str]:
-    """The files to check, each once, in the order named; those of a directory sorted."""
+    """The files to check, each once, in the order named; those of a directory sorted.
+
+    Raises:
+        Refused: a directory cannot be read.
+    """
     found = [name for argument in arguments for name in _files(argument)]
     return list(dict.fromkeys(found))
 
@@ -47,7 +57,7 @@ def find_config(argument: Path) -> Path:
         Refused: nothing or several lie there, or it cannot be read.
     """
     files = [Path(name) for name in find_targets([str(argument)])]
-    configs = [path for path in files if argument.is_dir() and _SECTION.search(_bytes(path))] or files
+    configs = [path for path in files if os.path.isdir(argument) and _SECTION.search(_bytes(path))] or files
     if len(configs) != 1:
         named = ", ".join(map(str, configs))
         raise Refused("target.several_files" if configs else "target.none", folder=argument, files=named)
@@ -63,12 +73,17 @@ def _bytes(path: Path) -> bytes:
 
 
 def _files(argument: str) -> Iterable[str]:
-    return _inside(argument) if Path(argument).is_dir() else [argument]
+    return _inside(argument) if os.path.isdir(argument) else [argument]
 
 
 def _inside(folder: str) -> Iterator[str]:
     """Configurations and pool files below ``folder``, known by their content; hidden folders are left out."""
-    for above, folders, names in os.walk(folder):
+
+    def refuse(error: OSError) -> None:
+        if error.filename == folder:
+            raise Refused("target.unreadable", file=folder, reason=system_reason(error))
+
+    for above, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         paths = [os.path.normpath(os.path.join(above, name)) for name in sorted(names) if name.endswith(".json")]
         yield from (path for path in paths if _is_ours(Path(path)))

@@ -10,12 +10,11 @@ from typing import Any
 
 from mindie_kvpool_plugin.check.follow import follow
 from mindie_kvpool_plugin.check.messages import Refused
-from mindie_kvpool_plugin.check.pipeline import read_limited
+from mindie_kvpool_plugin.check.pipeline import read_object
 from mindie_kvpool_plugin.check.pool_alone import is_pool_object
 from mindie_kvpool_plugin.check.rules.layout import Layout, parallel_size, read_layout
 from mindie_kvpool_plugin.check.rules.view import View, integer, text
 from mindie_kvpool_plugin.check.situation import Disk, Situation, find_home
-from mindie_kvpool_plugin.check.text.load import load_bytes
 from mindie_kvpool_plugin.kv_shape import KvShape, num_shards
 from mindie_kvpool_plugin.options.records import MooncakeOptions, defaults
 from mindie_kvpool_plugin.options.sizes import UNITS, parse_size
@@ -112,7 +111,7 @@ def from_config(
         raise Refused("plan.is_pool_file", file=path)
     if not view.models:
         raise Refused("plan.no_models", file=path)
-    model, place = _weights(view, path) if model_config is None else (_object(model_config), str(model_config))
+    model, place = _weights(view, path) if model_config is None else (read_object(model_config), str(model_config))
     layout = _layout(view, path, layout_options or {})
     entry, more = view.models[0], shape_options or {}
     shape = read_shape(
@@ -190,25 +189,17 @@ def from_options(model_config: Path, layout: Layout, block_size: int, shape_opti
         Refused: the file does not say what is needed.
         OSError: it cannot be read.
     """
-    model = _object(model_config)
+    model = read_object(model_config)
     return Instance(model, read_shape(model, str(model_config), **shape_options), layout, block_size)
 
 
 def _view(path: Path, model_config: Path | None, pool_config: Path | None) -> View:
-    root = _object(path)
+    root = read_object(path)
     env = os.environ
     situation = Situation(
         env=env, config_path=path, home=find_home(env, path), weight_config=model_config, pool_file=pool_config
     )
     return View(root, situation, follow(root, situation, Disk()))
-
-
-def _object(path: Path) -> dict[str, Any]:
-    document = load_bytes(read_limited(path), str(path))
-    if not document.is_valid or not isinstance(document.value, dict):
-        line, column = next(((each.line, each.column) for each in document.findings if each.line), (1, 1))
-        raise Refused("plan.no_object", file=path, line=line, column=column)
-    return document.value
 
 
 def _weights(view: View, path: Path) -> tuple[dict[str, Any], str]:

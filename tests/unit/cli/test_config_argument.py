@@ -1,6 +1,8 @@
 """CONFIG of every command that takes one: the same files and folders, and the same words where it is none."""
 
+import errno
 import json
+import os
 import shutil
 
 import pytest
@@ -96,6 +98,37 @@ def test_an_empty_name_is_no_folder(name, lang, folder, tmp_path, monkeypatch):
     result = run(name, "", tmp_path, lang)
     assert result.exit_code == 2
     assert {"en": "an empty text names no file", "zh": "空文本不是文件名"}[lang] in result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_folder_that_cannot_be_read_is_told(name, folder, tmp_path, monkeypatch):
+    """Nobody knows what it holds."""
+
+    def scandir(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    result = run(name, folder, tmp_path)
+    assert result.exit_code == 2
+    assert result.stderr == f"mindie-kvpool {name}: cannot read {folder}: Permission denied\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_rights_are_found_out_by_reading(name, folder, tmp_path, monkeypatch):
+    """What the system says in advance is another user's, or another moment's; and one file does not hide the others."""
+    before = run(name, folder / "config.json", tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    after = run(name, folder / "config.json", tmp_path)
+    assert (after.exit_code, after.stderr) == (before.exit_code, before.stderr)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_name_that_no_file_can_have_is_told(name, tmp_path):
+    """As any other file that cannot be read."""
+    result = run(name, tmp_path / ("x" * 300), tmp_path)
+    assert result.exit_code == 2
+    assert "File name too long" in result.stdout + result.stderr
+    assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

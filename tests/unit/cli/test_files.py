@@ -50,6 +50,20 @@ def test_several_files_are_all_checked(tmp_path):
     assert {each["file"] for each in found["findings"] if each["severity"] == "error"} == {str(bad)}
 
 
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "No such file or directory"), ("", "is no JSON object"), ("[]", "is no JSON object")]
+)
+def test_weights_that_are_named_are_read_or_told(tmp_path, content, said):
+    """Not "ok" without the rules about the model."""
+    weights = tmp_path / "weights.json"
+    if content is not None:
+        weights.write_text(content, encoding="utf-8")
+    result = run(write(tmp_path / "config.json", MINIMAL), "--model-config", weights)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"mindie-kvpool check: {weights}: {said}")
+    assert result.stdout == ""
+
+
 def test_a_file_that_is_missing_does_not_hide_the_others(tmp_path):
     """Exit 2, and the other is judged."""
     bad = write(tmp_path / "bad.json", WRONG_PORT)

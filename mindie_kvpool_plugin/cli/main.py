@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,6 +90,16 @@ class LazyGroup(SpeakingCommand, click.Group):
         with formatter.section(words("help.commands", lang)):
             formatter.write_dl([(name, words(f"help.{name}.short", lang)) for name in COMMANDS])
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """As click does; help is printed from in here."""
+        with _ending_unread():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does."""
+        with _ending_unread():
+            return super().invoke(ctx)
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run what is asked for; a full disk behind standard output, or the like, is one line and exit status 2."""
         _open_what_is_closed()
@@ -128,6 +139,17 @@ def _open_what_is_closed() -> None:
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for as long as we run
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def _ending_unread() -> Iterator[None]:
+    """Exit status 2 where nobody reads standard output any more; click's own, 1, is what ``check`` says of errors."""
+    try:
+        yield
+    except BrokenPipeError:
+        with contextlib.suppress(OSError, ValueError):  # what is still to be flushed goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
 
 
 def _last_words(text: str) -> None:

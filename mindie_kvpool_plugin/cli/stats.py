@@ -68,7 +68,7 @@ def _say(replies: Sequence[Reply], form: str, lang: Language, indent: int | None
 def _objects(replies: Sequence[Reply]) -> list[Any]:
     """One per process: what it said, or why it did not."""
     return [
-        {"socket": reply.socket, **(reply.answer if _is_told(reply) else {"trouble": _trouble(reply)})}
+        {"socket": reply.socket, **(reply.answer if _is_told(reply) else {"trouble": _trouble(reply, "en")})}
         for reply in replies
     ]
 
@@ -83,15 +83,15 @@ def _shown(replies: Sequence[Reply], lang: Language) -> Group:
 def _silence(reply: Reply, lang: Language) -> str:
     if reply.is_folder:
         return words("doctor.presence.folder", lang, reason=reply.trouble)
-    return words("stats.silent", lang, place=reply.socket, trouble=_trouble(reply))
+    return words("stats.silent", lang, place=reply.socket, trouble=_trouble(reply, lang))
 
 
 def _is_told(reply: Reply) -> bool:
     return isinstance(reply.answer, dict) and isinstance(reply.answer.get("parts"), list)
 
 
-def _trouble(reply: Reply) -> str:
-    return reply.trouble or "its answer is that of another version"
+def _trouble(reply: Reply, lang: Language) -> str:
+    return reply.trouble or words("stats.other_version", lang)
 
 
 def _targets(replies: Sequence[Reply]) -> list[Mapping[str, Any]]:

@@ -252,6 +252,18 @@ def test_a_full_disk_behind_standard_output_is_one_line(args):
     assert ended.returncode == 2
 
 
+@pytest.mark.parametrize("args", [["explain"], ["--help"], ["schema", "mooncake"], ["check", "conf_examples"]])
+def test_a_pipe_that_nobody_reads_any_more_ends_in_no_judgement(args):
+    """As with ``| head -1`` and pipefail: 1 would be what check says of errors."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "mindie_kvpool_plugin", *args, "--lang", "en"]
+    with open(writer, "wb") as closed:
+        ended = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, cwd=ROOT, check=False)
+    assert ended.stderr == b""
+    assert ended.returncode == 2
+
+
 @pytest.mark.parametrize(
     ("closed", "args"), [("<&-", ["check", "-"]), (">&-", ["schema"]), ("2>&-", ["explain", "no"])]
 )

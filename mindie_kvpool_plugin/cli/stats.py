@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.cli.asked import silence
 from mindie_kvpool_plugin.cli.numbers import LONGEST_S, Number
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.stats_table import tables
@@ -68,7 +69,7 @@ def _say(replies: Sequence[Reply], form: str, lang: Language, indent: int | None
 def _objects(replies: Sequence[Reply]) -> list[Any]:
     """One per process: what it said, or why it did not."""
     return [
-        {"socket": reply.socket, **(reply.answer if _is_told(reply) else {"trouble": _trouble(reply, "en")})}
+        {"socket": reply.socket, **(reply.answer if _is_told(reply) else {"trouble": silence(reply, "en")})}
         for reply in replies
     ]
 
@@ -83,15 +84,11 @@ def _shown(replies: Sequence[Reply], lang: Language) -> Group:
 def _silence(reply: Reply, lang: Language) -> str:
     if reply.is_folder:
         return words("doctor.presence.folder", lang, reason=reply.trouble)
-    return words("stats.silent", lang, place=reply.socket, trouble=_trouble(reply, lang))
+    return words("stats.silent", lang, place=reply.socket, trouble=silence(reply, lang))
 
 
 def _is_told(reply: Reply) -> bool:
     return isinstance(reply.answer, dict) and isinstance(reply.answer.get("parts"), list)
-
-
-def _trouble(reply: Reply, lang: Language) -> str:
-    return reply.trouble or words("stats.other_version", lang)
 
 
 def _targets(replies: Sequence[Reply]) -> list[Mapping[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from mindie_kvpool_plugin.check.messages import Language, words
+from mindie_kvpool_plugin.cli.asked import silence
 from mindie_kvpool_plugin.cli.speaking import SpeakingCommand, chosen_language, lang_option
 from mindie_kvpool_plugin.cli.why_join import Story, stories
 from mindie_kvpool_plugin.cli.why_text import print_summary, story_lines
@@ -52,7 +53,7 @@ def _ask(question: Json, lang: Language) -> list[Json]:
         if reply.is_folder:
             click.echo(words("doctor.presence.folder", lang, reason=reply.trouble), err=True)
         elif reply.trouble is not None:
-            click.echo(words("why.trouble", lang, place=reply.socket, trouble=reply.trouble), err=True)
+            click.echo(words("why.trouble", lang, place=reply.socket, trouble=silence(reply, lang)), err=True)
     answers = [reply.answer for reply in replies if isinstance(reply.answer, dict)]
     told: list[Json] = [answer for answer in answers if isinstance(answer.get("parts"), list)]
     if not any(part.get("role") == "worker" for answer in told for part in answer["parts"]):

@@ -42,7 +42,9 @@ def _in_trouble(reply: Reply) -> Line:
     """A process that says nothing, or a folder that others may write."""
     if reply.is_folder:
         return trouble("presence.folder", reason=reply.trouble)
-    return warning("presence.silent", socket=reply.socket, reason=reply.trouble)
+    params = {"seconds": f"{reply.timeout_s:g}"}
+    reason = Line("presence.silent", "warning", params, text_key=f"asked.{reply.kind}") if reply.kind else reply.trouble
+    return warning("presence.silent", socket=reply.socket, reason=reason)
 
 
 def _parts(answer: Answer) -> list[Any]:

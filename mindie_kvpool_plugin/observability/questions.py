@@ -29,11 +29,15 @@ class Reply:
         socket: its socket's path, or the folder's.
         answer: the document, if it answered.
         trouble: why there is none.
+        kind: "late", "no_json": the sentence ``asked.<kind>`` says it to people; "": ``trouble`` is the system's.
+        timeout_s: that it was given.
     """
 
     socket: str
     answer: Any = None
     trouble: str | None = None
+    kind: str = ""
+    timeout_s: float = TIMEOUT_S
 
     @property
     def is_folder(self) -> bool:
@@ -70,11 +74,11 @@ def _ask(path: Path, folder: int, name: str, text: bytes, timeout_s: float) -> R
     except (ConnectionRefusedError, FileNotFoundError):
         return None
     except TimeoutError:
-        return Reply(place, trouble=f"no answer within {timeout_s:g} s")
+        return Reply(place, trouble=f"no answer within {timeout_s:g} s", kind="late", timeout_s=timeout_s)
     except OSError as error:
         return Reply(place, trouble=error.strerror or str(error))
     except (ValueError, RecursionError):
-        return Reply(place, trouble="its answer is no JSON")
+        return Reply(place, trouble="its answer is no JSON", kind="no_json")
 
 
 def _talk(folder: int, name: str, text: bytes, timeout_s: float) -> Any:

@@ -166,6 +166,7 @@ def test_a_process_that_does_not_answer_is_named(service, folder):
             assert run.exit_code == 1
             assert f"{hanging.pid}.sock: no answer within 2 s" in re.sub(r"\s+", " ", run.output)
             assert len(rows(run.output)) == 2
+            assert f"{hanging.pid}.sock：2 s 内没有应答" in re.sub(r"\s+", " ", stats("--lang", "zh").output)
             (told,) = [each for each in json.loads(stats("--format", "json").stdout) if "trouble" in each]
             assert told["socket"].endswith(f"{hanging.pid}.sock")
         finally:

@@ -84,3 +84,5 @@ def test_a_process_that_says_nothing_is_a_warning(folder, pool_path):
         listening.listen()
         lines = told(case_of(pool_path(KEYS), timeout_s=0.5), "presence")
     assert lines["presence.silent"].params["socket"] == str(folder / "1.sock")
+    assert "no answer within" in lines["presence.silent"].text("en")
+    assert "内没有应答" in lines["presence.silent"].text("zh")

@@ -59,7 +59,7 @@ schemas: $(READY)
 	.venv/bin/python schemas/metrics_pages.py
 	.venv/bin/python schemas/options_pages.py
 
-# every fault in every mode on both pools, modes two by two, a real mooncake_master and its clients broken: 20 minutes
+# every fault in every mode on both pools, modes two by two, a real mooncake_master and its clients broken: 25 minutes
 chaos: $(READY)
 	.venv/bin/python -m chaos.fault_matrix
 	.venv/bin/python -m chaos.mode_sweep

@@ -629,6 +629,25 @@ def test_a_few_blocks_elsewhere_are_worth_the_many_behind_them():
     assert node.serve_lying(*many, idle_s=0.1)[0] == 20
 
 
+def test_the_prefix_that_saves_most_is_chosen():
+    """Of all prefixes of each prompt; a place that takes longer than computing counts a quarter more than that."""
+    random, worth, second = np.random.default_rng(11), 10, 10**12
+    for _ in range(200):
+        own, elsewhere = random.integers(1, 20, 2).tolist()
+        lies = [random.random(random.integers(1, 12)) < 0.5 for _ in range(random.integers(1, 5))]
+        gate = LoadGate(1, Node(), Counters(), Clock())
+        gate.hears(np.array([0, -worth * second, -own * second, 0, 0, -1, -elsewhere * second, 0, 0, -1]))
+        price = [each if each <= worth else max(each, worth / COMES_BACK) for each in (own, elsewhere)]
+        best = [_most_saved([worth - price[int(at)] for at in prompt]) for prompt in lies]
+        computed = np.arange(len(lies))
+        chosen = gate.choose(computed, computed + [len(prompt) for prompt in lies], find=lambda at=lies: np.hstack(at))
+        assert (chosen - computed).tolist() == best
+
+
+def _most_saved(gains):
+    return max(range(len(gains) + 1), key=lambda end: (sum(gains[:end]), end))
+
+
 def test_where_blocks_lie_is_not_asked_where_nothing_would_be_loaded():
     """A model that computes in no time."""
     node = parted(slower=2.0)

@@ -39,6 +39,10 @@ class Elsewhere(NamedTuple):
         """Of two gets together."""
         return Elsewhere(self.blocks + other.blocks, self.seconds + other.seconds)
 
+    def at_most(self, blocks: int) -> Elsewhere:
+        """Of a get of which only so many blocks are good, wherever the others came from."""
+        return Elsewhere(min(self.blocks, blocks), self.seconds)
+
 
 NOTHING = Elsewhere()
 

@@ -117,7 +117,7 @@ def _in_parts(count: int, call: Callable[[slice], list[bool]]) -> Answers:
     for at in range(0, count, MAX_ROWS):
         part = call(slice(at, min(count, at + MAX_ROWS)))
         if isinstance(part, Answers):
-            trouble, elsewhere = trouble or part.trouble, elsewhere.plus(part.elsewhere)
+            trouble, elsewhere = trouble or part.trouble, elsewhere.plus(part.elsewhere.at_most(sum(part)))
         answers += part
     return Answers(answers, trouble, elsewhere=elsewhere)
 

@@ -1,6 +1,7 @@
 """What is faster to compute than to load is computed: by what both take, alike on all ranks, and never to and fro."""
 
 import dataclasses
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.held_up import UNKNOWN_BUDGET_S
 from mindie_kvpool_plugin.core.load_gate import NUM_FIGURES, LoadGate
-from mindie_kvpool_plugin.core.load_pace import COMES_BACK, LEAST_LOADS, LOADS, PROBE_S
+from mindie_kvpool_plugin.core.load_pace import COMES_BACK, LEAST_LOADS, LOADS, PROBE_S, Figures
 from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.pools.base import Answers, Elsewhere
+from mindie_kvpool_plugin.pools.guards.checked import CheckedPool
 from mindie_kvpool_plugin.pools.local_dram import LocalDram
 
 from .parts import BLOCK_SIZE, ArrayMemory, Rank, prompt
@@ -737,3 +739,18 @@ def test_ranks_whose_blocks_lie_otherwise_have_one_verdict():
     for node in nodes:
         assert node.serve_lying(*ELSEWHERE, idle_s=0.1)[0] == 0
         assert node.serve_lying(*OWN, idle_s=0.1)[0] == LONG
+
+
+class DamagedPool(CheckedPool):
+    """All that comes, comes from elsewhere and is not what its checksum says."""
+
+    def __init__(self, clock):
+        super().__init__(PartedPool(clock), Counters())
+        self.inner.lies = defaultdict(lambda: True)
+
+
+def test_blocks_that_came_damaged_from_elsewhere_say_nothing_of_the_own_part():
+    """They are computed, load by load, and no figure of either place is made of them."""
+    node = Node(pool=DamagedPool)
+    assert [node.serve(count)[0] for count in (3, 3, 40, 40)] == [0] * 4
+    assert node.gate.own.figures == node.gate.elsewhere.figures == Figures()

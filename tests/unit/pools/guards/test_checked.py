@@ -107,6 +107,16 @@ def test_what_came_from_elsewhere_is_told_of_all_parts(pool, monkeypatch):
     assert checked_pool.get(KEYS, Memory(8).buffers).elsewhere == Elsewhere(6, 1.5)
 
 
+@pytest.mark.parametrize(("num_elsewhere", "told"), [(8, 7), (7, 7), (3, 3)])
+def test_what_came_damaged_from_elsewhere_did_not_arrive(pool, num_elsewhere, told):
+    """Never more came from there than came at all; its seconds passed."""
+    checked_pool, inner, _ = pool
+    assert checked_pool.put(KEYS, Memory(8).fill(2).buffers) == [True] * 8
+    get, inner.victim = inner.get, (5, 0)
+    inner.get = lambda *call: Answers(get(*call), elsewhere=Elsewhere(num_elsewhere, 0.5))
+    assert checked_pool.get(KEYS, Memory(8).buffers).elsewhere == Elsewhere(told, 0.5)
+
+
 def test_checksums_lie_in_registered_memory(pool):
     """A transport may touch nothing else."""
     checked_pool, inner, _ = pool

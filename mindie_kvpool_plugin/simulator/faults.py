@@ -29,7 +29,7 @@ from mindie_kvpool_plugin.blocks import Buffers
 from mindie_kvpool_plugin.check.messages import Refused
 from mindie_kvpool_plugin.options.pool_file import PoolFile
 from mindie_kvpool_plugin.pools import registry
-from mindie_kvpool_plugin.pools.base import PoolBackend, PoolWrapper, Role
+from mindie_kvpool_plugin.pools.base import NOTHING, Answers, PoolBackend, PoolWrapper, Role
 
 FAULTY = "faulty"
 """The backend's name inside ``injected``."""
@@ -347,9 +347,10 @@ class FaultyPool(PoolWrapper):
         rows = np.array([row for row in range(len(keys)) if row not in skipped], dtype=np.int64)
         damaged = [row for row in kinds if row not in skipped]
         before = {row: _bytes_of(buffers, row) for row in damaged}
-        answers = [False] * len(keys)
+        answers, elsewhere = [False] * len(keys), NOTHING
         if len(rows):
             arrived = self.inner.get([keys[row] for row in rows], buffers.take(rows))
+            elsewhere = arrived.elsewhere if isinstance(arrived, Answers) else NOTHING
             for row, has_arrived in zip(rows.tolist(), arrived, strict=True):
                 answers[row] = has_arrived
         for row in damaged:
@@ -357,7 +358,7 @@ class FaultyPool(PoolWrapper):
                 self._record.count(kinds[row])
                 self._damage(kinds[row], buffers, row, before[row])
                 answers[row] = kinds[row] == "undetected_flip"
-        return answers
+        return Answers(answers, elsewhere=elsewhere.at_most(sum(answers)))
 
     def _miss(self, keys: list[str], kinds: list[str]) -> None:
         if not keys:

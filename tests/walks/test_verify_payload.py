@@ -6,10 +6,13 @@ import json
 import pytest
 
 from mindie_kvpool_plugin import assemble
+from mindie_kvpool_plugin.observability.prefill_clock import PrefillClock
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
-from mindie_kvpool_plugin.simulator.run import POOL_PLUGINS, drive
-from tests.walks.conftest import assert_right_so_far, chat
+from mindie_kvpool_plugin.simulator.faults import parse_spec
+from mindie_kvpool_plugin.simulator.neighbour import Neighbour, run_with_neighbour
+from mindie_kvpool_plugin.simulator.run import POOL_PLUGINS, RunConfig, drive
+from tests.walks.conftest import assert_right, assert_right_so_far, chat
 
 
 @pytest.fixture
@@ -59,3 +62,17 @@ def test_flipped_bits(tmp_path, flips, verify, tp):
                 assert engine.oracle.corruptions > 0, "the fault is real"
     finally:
         forget_pool(str(path))
+
+
+def test_blocks_that_a_neighbour_holds_come_back_damaged(monkeypatch):
+    """They lie in another process's part of the pool, and loads from there are judged apart from those of the own."""
+    monkeypatch.setattr(PrefillClock, "token_s", lambda self: 0.1)  # so that every load pays
+    section = {"verify_payload": True, "load": "auto", "reload_budget_ms": 60_000}
+    faults = parse_spec("undetected_flip=0.5")
+    run = RunConfig(EngineConfig(hbm_blocks=48), chat(8, 3), pool="mooncake", faults=faults, section=section)
+    result, other = run_with_neighbour(run, Neighbour(chat(8, 3), ahead=60))
+    assert result.faults["undetected_flip"] > 5
+    for each in (result, other):
+        assert_right(each)
+        assert each.hook_errors == 0
+        assert each.reloaded_blocks > 0

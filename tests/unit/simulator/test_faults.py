@@ -10,6 +10,7 @@ from mindie_kvpool_plugin.host.scheduler_lookup import SchedulerLookup
 from mindie_kvpool_plugin.host.slow_lookups import SHARE, SlowLookups
 from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools import registry
+from mindie_kvpool_plugin.pools.base import Answers, Elsewhere
 from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator import faults
 from mindie_kvpool_plugin.simulator.faults import FAULTY, FaultRecord, FaultyPool, InjectedError, injected, parse_spec
@@ -70,6 +71,16 @@ def test_undetected_flip_says_yes_to_one_wrong_bit(pool_file):
     assert setup.get() == [True] * BLOCKS
     wrong = setup.found.bytes ^ setup.stored.bytes
     assert [sum(int(byte).bit_count() for byte in row.flat) for row in wrong] == [1] * BLOCKS
+
+
+@pytest.mark.parametrize(("spec", "told"), [("undetected_flip=1", BLOCKS), ("flip=1", 0)])
+def test_where_blocks_came_from_is_told_of_a_broken_get_too(spec, told, pool_file):
+    """As far as they arrived; its seconds passed."""
+    setup = Setup(spec, pool_file)
+    setup.store()
+    get = setup.inner.get
+    setup.inner.get = lambda *call: Answers(get(*call), elsewhere=Elsewhere(BLOCKS, 0.5))
+    assert setup.get().elsewhere == Elsewhere(told, 0.5)
 
 
 def test_get_that_would_have_missed_is_no_fault(pool_file):

@@ -57,6 +57,13 @@ class Peers:
             for peer in peers:
                 self._note(peer, "answers")
 
+    def met(self, peers: Iterable[str]) -> None:
+        """Blocks lie with each of them, and were perhaps put there just now: who is not known is taken to answer."""
+        with self._lock:
+            for peer in peers:
+                if peer not in self._known:
+                    self._note(peer, "answers")
+
     def not_answering(self, peers: Iterable[str]) -> set[str]:
         """Those of the peers that are silent, gone or could not be asked; asks where it is not known.
 

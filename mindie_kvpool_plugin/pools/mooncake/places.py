@@ -94,14 +94,19 @@ class Places:
         return self._peers is None or not self._peers.any_is_silent()
 
     def note_puts(self, names: list[str]) -> None:
-        """Now and then, look where some of these went."""
+        """Now and then, look where some of these went.
+
+        What existed counts as stored and may lie with a peer that nothing was sent to: who holds it was not heard.
+        """
         now = time.monotonic()
         if not names or now - self._looked_s < LOOK_S:
             return
         self._looked_s = now
         places = set(self.of(names[:: 1 + len(names) // LOOK_AT]))
-        self.heard(places)
-        self.stays_home = places <= self._home()
+        home = self._home()
+        if self._peers is not None:
+            self._peers.met({place for place in places if place is not None} - home)
+        self.stays_home = places <= home
 
     def answers(self, peer: str) -> bool:
         """Whether somebody alive is known to be at a place."""

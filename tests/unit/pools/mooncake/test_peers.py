@@ -3,11 +3,14 @@
 import socket
 import threading
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
 from mindie_kvpool_plugin.pools.mooncake.peers import Peers, ask
+from mindie_kvpool_plugin.pools.mooncake.places import Places
 from tests.conftest import HOST, free_port, wait_until
 
 
@@ -175,3 +178,21 @@ def test_puts_wait_for_silent_peers_but_not_for_gone_ones(peers, short, monkeypa
     asked = peer.questions
     assert not known.any_is_silent()
     assert peer.questions == asked, "a forgotten peer is not asked"
+
+
+def test_who_holds_what_existed_already_was_not_heard(peers, caplog):
+    """A put of it counts as stored, and nothing was sent: a peer that is silent or gone stays so, a new one is met."""
+    silent, well = peers
+    silent.is_well.clear()
+    gone = f"{HOST}:{free_port()}"
+    known = Peers()
+    assert known.not_answering([silent.address, gone]) == {silent.address, gone}
+    client = SimpleNamespace(lent=lambda: nullcontext(SimpleNamespace(endpoints=frozenset())))
+    places = Places(client, known)
+    holders = {"a": silent.address, "b": gone, "c": well.address}
+    places.of = lambda names: [holders[name] for name in names]
+    places.note_puts(["a", "b", "c"])
+    assert known.not_answering([silent.address, gone, well.address]) == {silent.address, gone}
+    assert well.questions == 0
+    assert not places.are_safe_for_puts()
+    assert "answers again" not in caplog.text

@@ -92,8 +92,7 @@ def build_walks(
         admission=SecondUse() if options.admission == "second_use" else None,
     )
     if load_gate is not None:
-        # a pool that comes late has its parts late; where puts went, nobody knows then
-        load_gate.own.put_block_s = lambda: 0.0 if pool.has_own_part else spill.pace.block_s()
+        load_gate.put_block_s = spill.pace.block_s
     prefill = Prefill(rank, spill, Reload(rank, agree, load_gate))
     return RankWalks(prefill, spill, rank.directory, rank.gate, pool, counters)
 

@@ -109,6 +109,7 @@ class LoadGate:
     Attributes:
         left_out: why the last choice, or the load after it, left promised blocks out.
         own, elsewhere: loads from this process's part of the pool, or from a pool that has no such part; and others.
+        put_block_s: seconds that a block takes to the pool; 0: not known.
     """
 
     def __init__(
@@ -123,6 +124,10 @@ class LoadGate:
         self.left_out = Lost.CHEAPER
         self.own = LoadPace("pool hits", self._worth_s, clock)
         self.elsewhere = LoadPace("pool hits that lie elsewhere", self._worth_s, clock)
+        self.put_block_s: Callable[[], float] = lambda: 0.0
+        # where a pool has parts, nobody knows to which of them puts went
+        self.own.put_block_s = lambda: 0.0 if self._has_parts else self.put_block_s()
+        self._has_parts = False
         self._budget_s = budget_s
         self._is_hard = is_chunked or budget_s > 0
         self._step_s = self._left_s = self._known_token_s = 0.0
@@ -188,6 +193,7 @@ class LoadGate:
         self._left_s = max(0.0, self._limit_s(count) - held_s)
         self._is_elsewhere = np.zeros(count, dtype=np.bool_)
         choice = self._weigh(blocks, self._is_elsewhere)
+        self._has_parts = find is not None
         if find is not None and (choice.wanted.any() or self._weigh(blocks, ~self._is_elsewhere).wanted.any()):
             found = find()
             if found is None:

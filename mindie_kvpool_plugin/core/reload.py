@@ -19,12 +19,11 @@ from mindie_kvpool_plugin.blocks import BlockIds, Digests, PoolHit
 from mindie_kvpool_plugin.core import block_keys
 from mindie_kvpool_plugin.core.block_directory import Mask
 from mindie_kvpool_plugin.core.load_gate import Load, LoadGate, Moved, Whole
-from mindie_kvpool_plugin.core.pool_calls import answers, from_elsewhere
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.observability import causes
 from mindie_kvpool_plugin.observability.log import RateLimited
 from mindie_kvpool_plugin.observability.tally import Lost, Tally
-from mindie_kvpool_plugin.pools.base import NOTHING
+from mindie_kvpool_plugin.pools.base import NOTHING, answers, from_elsewhere
 
 Lengths = npt.NDArray[np.int64]
 

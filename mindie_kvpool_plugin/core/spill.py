@@ -32,13 +32,13 @@ from mindie_kvpool_plugin.core.admission import SecondUse
 from mindie_kvpool_plugin.core.block_directory import NOBODY, Claim, Mask
 from mindie_kvpool_plugin.core.fence import Fence
 from mindie_kvpool_plugin.core.patience import Patience
-from mindie_kvpool_plugin.core.pool_calls import answers
 from mindie_kvpool_plugin.core.put_pace import PutPace
 from mindie_kvpool_plugin.core.rank import Rank
 from mindie_kvpool_plugin.core.right_of_way import PieceSize
 from mindie_kvpool_plugin.core.spill_queue import SpillJob, SpillQueue
 from mindie_kvpool_plugin.core.why import fates
 from mindie_kvpool_plugin.observability.log import RateLimited
+from mindie_kvpool_plugin.pools.base import answers
 
 ALIAS_BYTES = 16
 """Of the block's first segment; the content is irrelevant, the transport only needs some bytes."""

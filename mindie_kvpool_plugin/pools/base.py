@@ -18,6 +18,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from mindie_kvpool_plugin.blocks import Buffers, Region
 
 Role = Literal["worker", "scheduler"]
@@ -67,6 +70,17 @@ class Answers(list[bool]):
         self.trouble = trouble
         self.codes = codes
         self.elsewhere = elsewhere
+
+
+def answers(count: int, told: Sequence[bool]) -> npt.NDArray[np.bool_]:
+    """What a guarded pool told of so many keys, as the walks use it: an answer of other keys says no of all."""
+    found = np.array(told, dtype=np.bool_)
+    return found if found.shape == (count,) else np.zeros(count, dtype=np.bool_)
+
+
+def from_elsewhere(told: Sequence[bool]) -> Elsewhere:
+    """What of a get came from elsewhere, as far as the pool told."""
+    return told.elsewhere if isinstance(told, Answers) else NOTHING
 
 
 class PoolBackend(ABC):

@@ -19,7 +19,7 @@ from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.run import RunConfig, drive, opened_pool
 from tests.conftest import Memory
 from tests.unit.core.parts import Rank, ScriptedPool, prompt
-from tests.unit.core.test_load_gate import Node
+from tests.unit.core.test_load_gate import Node, PartedPool
 from tests.unit.pools.guards.test_checked import KEYS, Damaging
 from tests.walks.conftest import chat
 
@@ -115,6 +115,23 @@ def a_pool_slower_than_computing():
     node = Node(slower=100.0)
     for _ in range(20):
         node.serve()
+    return node.counters
+
+
+def a_pool_slow_elsewhere():
+    """So slow that computing is faster."""
+    node = Node(slower=40.0, pool=PartedPool)
+    for _ in range(8):
+        node.serve_lying(*[1] * 64)
+    return node.counters
+
+
+def a_pool_fast_elsewhere():
+    """With calls that take some time."""
+    node = Node(slower=2.0, pool=PartedPool)
+    node.pool.call_s = 0.005
+    for count in (2, 64) * 4:
+        node.serve_lying(*[1] * count)
     return node.counters
 
 
@@ -285,6 +302,8 @@ MOVED_BY = {
         *("recomputed_cheaper", "load_is_on", "load_switches", "load_probes", "load_block_seconds"),
         *("compute_block_seconds", "declined_load_seconds", "declined_compute_seconds"),
     },
+    a_pool_slow_elsewhere: {"load_elsewhere_is_on"},
+    a_pool_fast_elsewhere: {"load_elsewhere_block_seconds", "load_elsewhere_call_seconds"},
     a_step_without_time: {"recomputed_over_budget", "reload_budget_seconds"},
     a_step_that_stores_without_time: {"dropped_over_budget"},
     a_pool_faster_than_computing: {"load_block_seconds", "load_call_seconds", "compute_block_seconds"},

@@ -107,7 +107,7 @@ class Node:
         self.counters = Counters()
         self.gate = LoadGate(BLOCK_SIZE, self, self.counters, self.clock, **more)
         self.put_block_s = put_block_s
-        self.gate.own.put_block_s = lambda: self.put_block_s
+        self.gate.put_block_s = lambda: self.put_block_s
         self.rank = Rank(
             pool=self.pool,
             memory=ArrayMemory(num_blocks=1024),

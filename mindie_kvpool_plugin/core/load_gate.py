@@ -195,7 +195,9 @@ class LoadGate:
         choice = self._weigh(blocks, self._is_elsewhere)
         self._has_parts = find is not None
         if find is not None and (choice.wanted.any() or self._weigh(blocks, ~self._is_elsewhere).wanted.any()):
+            began_s = self._clock()
             found = find()
+            self._left_s = max(0.0, self._left_s - (self._clock() - began_s))
             if found is None:
                 self.left_out = Lost.POOL_LEFT_ALONE
                 return computed
@@ -298,8 +300,9 @@ class LoadGate:
             (self.own, own_blocks, load.taken_s - elsewhere_s, load.rest(OWN)),
             (self.elsewhere, moved.elsewhere.blocks, elsewhere_s, load.rest(ELSEWHERE)),
         ):
-            if blocks or seconds:
-                place.tried(seconds)
+            if not (blocks or seconds):  # nothing was begun there
+                continue
+            place.tried(seconds)
             # a slow one would have taken so long, had it gone on
             count, all_s = (blocks + left, seconds + left_s) if load.is_slow else (blocks, seconds)
             if count:

@@ -147,8 +147,9 @@ class Reload:
             return promised
 
         def find() -> Mask | None:
-            blocks = named()
+            blocks, began = named(), self._rank.clock()
             told = self._rank.pool.lie_elsewhere(self._keys(blocks))
+            self._rank.held.seconds += self._rank.clock() - began
             if len(told) != len(blocks.ids):
                 return None
             # a block on another rank is taken to lie as this rank's next one does

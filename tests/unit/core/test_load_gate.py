@@ -71,10 +71,11 @@ class PartedPool(TimedPool):
 
     def __init__(self, clock):
         super().__init__(clock)
-        self.lies, self.questions, self.is_silent = {}, 0, False
+        self.lies, self.questions, self.is_silent, self.question_s = {}, 0, False, 0.0
 
     def lie_elsewhere(self, keys):
         self.questions += 1
+        self._clock.now += self.question_s
         return [] if self.is_silent else Answers([self.lies[key] for key in keys])
 
     def get(self, keys, buffers):
@@ -712,6 +713,30 @@ def test_a_pool_that_does_not_say_where_blocks_lie_is_left_alone():
     assert node.serve_lying(*OWN)[0] == 0
     assert node.pool.gets == []
     assert node.counters.recomputed_pool_left_alone - before == LONG
+
+
+def test_the_question_where_blocks_lie_counts_in_the_budget():
+    """Of 20 ms it takes 15; and the step was held up by all of it."""
+    node = Node(budget_s=0.02, pool=PartedPool)
+    for _ in range(LOADS):
+        node.serve_lying(*OWN)
+    node.pool.question_s = 0.015
+    loaded, _ = node.serve_lying(*OWN)
+    assert 5 <= loaded <= 10
+    assert 0.0175 <= node.rank.held.seconds <= 0.02
+
+
+def test_a_slow_load_says_nothing_of_a_place_it_did_not_come_to():
+    """The own part has become slow, and the load ends before the first block of elsewhere."""
+    node = Node(slower=2.0, pool=PartedPool)
+    for _ in range(LOADS):
+        node.serve_lying(*OWN), node.serve_lying(*ELSEWHERE)
+    known = node.gate.elsewhere.figures
+    node.pool.call_s = 1.0
+    for _ in range(LOADS):
+        node.gate.elsewhere.is_probe_due = False
+        assert node.serve_lying(*OWN, *ELSEWHERE[:4], idle_s=0.1)[0] < LONG
+    assert node.gate.elsewhere.figures == known
 
 
 def test_blocks_dealt_to_other_ranks_lie_as_ones_own():

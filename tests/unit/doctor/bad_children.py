@@ -13,16 +13,15 @@ def main():
     if question["how"] == "deaf":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     tell("begun")
-    if "begun" in question:
-        Path(question["begun"]).touch()
     if question["how"] == "crash":
         ctypes.string_at(0)
     if question["how"] == "raise":
         raise ValueError("as it was asked to")
-    if question["how"] == "busy":
-        try:
-            while True:
-                threading.Event().wait(0.1)
-        finally:
+    try:
+        if "begun" in question:  # in here: an interrupt may follow at once
+            Path(question["begun"]).touch()
+        while True:
+            threading.Event().wait(0.1)
+    finally:
+        if question["how"] == "busy":
             tell("ended")
-    signal.pause()

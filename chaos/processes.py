@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 60.0
 POLL_S = 0.01
 
 
@@ -42,5 +42,8 @@ def freeze(pid: int) -> None:
 
 
 def _stands_still(pid: int) -> bool:
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    try:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except (FileNotFoundError, ProcessLookupError):  # a thread that ended just now
+        return False
     return set(states) == {"T"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import socket
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from rich.table import Table
 from chaos.processes import frozen
 from chaos.stage import ANSWER_TIMEOUT_S, JUDGED, START_TIMEOUT_S, EngineProcess, Report, Stage
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
+from mindie_kvpool_plugin.simulator.ports import named_port
 
 PHASE_S = 4.0
 """How long throughput is measured before a fault and after it."""
@@ -176,7 +176,7 @@ def wrong_port(stage: Stage) -> None:
     """No master at the port, or something else: refused at start with one message that says so."""
     with contextlib.ExitStack() as stack:
         texts = []
-        for address in (f"127.0.0.1:{_closed_port()}", f"127.0.0.1:{stage.master.metrics_port}"):
+        for address in (f"127.0.0.1:{named_port()}", f"127.0.0.1:{stage.master.metrics_port}"):
             engine = stage.engine(address=address)
             stack.callback(engine.end)
             refused = engine.wait_for("refused", START_TIMEOUT_S)
@@ -243,12 +243,6 @@ def _requests_at(engine: EngineProcess, at_s: float) -> float:
     first, second = before[-1], after[0]
     share = (at_s - first["at_s"]) / (second["at_s"] - first["at_s"])
     return float(first["requests"] + share * (second["requests"] - first["requests"]))
-
-
-def _closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _show(reports: list[Report], console: Console) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from mindie_kvpool_plugin.observability.log import logger
 from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster
+from mindie_kvpool_plugin.simulator.ports import named_port
 
 CAPACITY_BYTES = 32 << 20
 
@@ -45,9 +45,8 @@ def wait_until(condition, timeout_s, what):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+    """One on which nobody listens, and that no other test is given."""
+    return named_port()
 
 
 class _Addresses(np.ndarray):

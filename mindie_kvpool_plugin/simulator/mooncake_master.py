@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -20,12 +19,13 @@ from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.pools.mooncake.address import listening_ports
 from mindie_kvpool_plugin.pools.mooncake.limits import MIN_SEGMENT_BYTES, P2P_HANDSHAKE
 from mindie_kvpool_plugin.pools.mooncake.programs import find_program
+from mindie_kvpool_plugin.simulator.ports import named_port
 
 BINARY = "mooncake_master"
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-PAGE_TIMEOUT_S = 5.0
+PAGE_TIMEOUT_S = 20.0
 POLL_S = 0.02
 ATTEMPTS = 3
 LOCAL_BUFFER_BYTES = 16 * 1024**2
@@ -44,10 +44,10 @@ class MooncakeMaster:
     def __init__(self, *flags: str) -> None:
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, self.metrics_port = _free_ports(2)
+        self.port, self.metrics_port = named_port(), named_port()
 
     def __enter__(self) -> MooncakeMaster:
-        """Start it; ports that a connection of somebody else has taken meanwhile are exchanged.
+        """Start it; ports that somebody else has taken meanwhile are exchanged.
 
         Raises:
             PoolError: there is no binary, or it does not start.
@@ -58,7 +58,7 @@ class MooncakeMaster:
             except PoolError:
                 if attempt == ATTEMPTS:
                     raise
-                self.port, self.metrics_port = _free_ports(2)
+                self.port, self.metrics_port = named_port(), named_port()
             else:
                 break
         return self
@@ -167,11 +167,3 @@ def write_pool_file(path: Path, master_address: str, segment_bytes: int, **secti
         "kv_pool": section,
     }
     path.write_text(json.dumps(content, indent=2), encoding="utf-8")
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in sockets]

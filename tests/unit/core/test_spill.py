@@ -12,11 +12,12 @@ from mindie_kvpool_plugin.core.fence import Fence
 from mindie_kvpool_plugin.core.held_up import HeldUp
 from mindie_kvpool_plugin.core.put_pace import LEAST_PUTS
 from mindie_kvpool_plugin.core.spill import Replica
+from tests.conftest import wait_until
 
 from .parts import BLOCK_SIZE, ArrayMemory, Rank, ScriptedPool, StagedArrayMemory, freed, guarded, prompt
 from .test_load_gate import Clock
 
-JOIN_S = 10.0
+JOIN_S = 60.0
 
 
 def test_freed_blocks_are_stored_with_an_alias_written_after_the_data():
@@ -100,7 +101,7 @@ def test_overwrite_waits_for_the_spill_that_reads_the_block():
     reading, go_on = threading.Event(), threading.Event()
     pool = ScriptedPool()
     pool.before_put = lambda: (reading.set(), go_on.wait(JOIN_S))
-    rank = Rank(pool=pool, queue=100)
+    rank = Rank(pool=pool, queue=100, fence_timeout_s=JOIN_S)
     tokens = prompt(100, 1)
     rank.compute(7, tokens, [1])
     rank.free(7, tokens, [1])
@@ -109,6 +110,7 @@ def test_overwrite_waits_for_the_spill_that_reads_the_block():
     step = threading.Thread(target=lambda: (rank.spill.before_write(8, np.array([1])), order.append("step")))
     pool.before_put = lambda: None
     step.start()
+    wait_until(lambda: rank.counters.fence_waits, JOIN_S, "the step waits")
     order.append("read")
     go_on.set()
     step.join(JOIN_S)

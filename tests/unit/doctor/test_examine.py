@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,12 +17,14 @@ from mindie_kvpool_plugin import doctor
 from mindie_kvpool_plugin.check.messages import LANGUAGES, has_text
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.doctor import child
+from mindie_kvpool_plugin.doctor import examine as doctor_examine
 from mindie_kvpool_plugin.doctor.acceptance.table import ACCEPTANCE, CLEANING
 from mindie_kvpool_plugin.doctor.case import Case
 from mindie_kvpool_plugin.doctor.child import run_child
 from mindie_kvpool_plugin.doctor.examine import Probe, examine
 from mindie_kvpool_plugin.doctor.lines import good, trouble
 from mindie_kvpool_plugin.doctor.table import PROBES
+from mindie_kvpool_plugin.pools.call_thread import CallThread
 from tests.conftest import wait_until
 from tests.unit.doctor.conftest import case_of, is_answered
 
@@ -76,15 +77,25 @@ def test_a_mistake_in_a_probe_is_its_own_line(case):
     assert told(case, *table) == [("broken", ["broken.seen", "broken.failed"]), ("next", ["next.seen"])]
 
 
-def test_a_probe_that_does_not_come_back_is_left_behind(case):
+def test_a_probe_that_does_not_come_back_is_left_behind(case, monkeypatch):
     """The time for everything ends it, and the rest is told as not tried."""
-    never = threading.Event()
+    over, never = threading.Event(), threading.Event()
 
-    def stuck(_):
+    class Hurried(CallThread):
+        """Who waits for its job begins to when the time is over."""
+
+        def start(self, run):
+            job = super().start(run)
+            assert over.wait(60)
+            return job
+
+    def stuck(case):
         yield good("stuck.begun")
+        case.timeout_s = 0.0
+        over.set()
         never.wait()
 
-    case.timeout_s = time.monotonic() - case.began_s + 0.2
+    monkeypatch.setattr(doctor_examine, "CallThread", Hurried)
     table = Probe("stuck", stuck), Probe("next", lambda _: [good("next.seen")])
     assert told(case, *table) == [("stuck", ["stuck.begun", "stuck.too_slow"]), ("next", ["next.not_tried"])]
     never.set()
@@ -93,10 +104,24 @@ def test_a_probe_that_does_not_come_back_is_left_behind(case):
 @pytest.mark.parametrize(
     ("how", "ending"), [("crash", "SIGSEGV"), ("hang", "killed"), ("raise", "ValueError: as it was asked to")]
 )
-def test_a_child_that_ends_badly_is_told(how, ending):
+def test_a_child_that_ends_badly_is_told(how, ending, tmp_path, monkeypatch):
     """What it said before that counts."""
-    limit_s = 3 if how == "hang" else 30
-    told = run_child(BAD_CHILDREN, {"how": how}, limit_s, dict(os.environ))
+    begun = tmp_path / "begun"
+
+    class Hurried(subprocess.Popen):
+        """Its time is over when it has begun."""
+
+        def communicate(self, asked=None, timeout=None):
+            try:
+                return super().communicate(asked, timeout and 0.1)
+            except subprocess.TimeoutExpired:
+                if begun.exists():
+                    raise
+                return self.communicate(None, timeout)
+
+    if how == "hang":
+        monkeypatch.setattr(child.subprocess, "Popen", Hurried)
+    told = run_child(BAD_CHILDREN, {"how": how, "begun": str(begun)}, 60, dict(os.environ))
     assert (told.steps, told.ending) == ([{"step": "begun"}], ending)
 
 
@@ -105,12 +130,12 @@ def test_a_child_that_ends_badly_is_told(how, ending):
 )
 def test_a_child_that_is_to_end_comes_to_its_last_step(tmp_path, monkeypatch, how, steps, ending):
     """It is interrupted, not killed, so that it leaves nothing half done; a child that does not listen is killed."""
-    monkeypatch.setattr(child, "ENDING_S", 20.0 if how == "busy" else 0.1)
+    monkeypatch.setattr(child, "ENDING_S", 60.0 if how == "busy" else 0.1)
     begun = tmp_path / "begun"
     with ThreadPoolExecutor(1) as threads:
         question = {"how": how, "begun": str(begun)}
         running = threads.submit(run_child, BAD_CHILDREN, question, 60, dict(os.environ))
-        wait_until(begun.exists, 30, "the child has begun")
+        wait_until(begun.exists, 60, "the child has begun")
         child.end_all()
         told = running.result()
     assert ([step["step"] for step in told.steps], told.ending) == (steps, ending)

@@ -13,15 +13,16 @@ from chaos.processes import freeze
 from tests.conftest import free_port
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 1.0
-AT_ONCE_S = 0.5
+TIMEOUT_S = 6.0  # nobody who is well is as late, on a busy machine either
+BOUND_S = 2.0  # where one does
+LATE_S = 10.0  # a busy machine; without the bound a rank would wait for a minute (``HELD_UP_TIMEOUT_S``)
 ENDED_S = 30.0  # an interpreter with torch goes down, on a busy machine; what is left of the agreement lasts a minute
 
 
 class RankProcess:
-    def __init__(self, rank, size, place):
+    def __init__(self, rank, size, place, timeout_s):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.unit.host.ranks", str(rank), str(size), place, str(TIMEOUT_S)],
+            [sys.executable, "-m", "tests.unit.host.ranks", str(rank), str(size), place, str(timeout_s)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -46,10 +47,12 @@ class RankProcess:
         self.process.communicate()
 
 
-@pytest.fixture(params=["127.0.0.1"])
+@pytest.fixture(params=[("127.0.0.1", TIMEOUT_S)])
 def ranks(request):
-    place = f"tcp://{request.param}:{free_port()}"
-    started = [RankProcess(rank, 3, place) for rank in range(3)]
+    """Three of them that have met at an address, and how late each may be."""
+    address, timeout_s = request.param
+    place = f"tcp://{address}:{free_port()}"
+    started = [RankProcess(rank, 3, place, timeout_s) for rank in range(3)]
     try:
         assert [rank.process.stdout.readline() for rank in started] == ["met\n"] * 3
         yield started
@@ -64,7 +67,10 @@ def agreed(ranks, *lengths):
     return [rank.hear() for rank in ranks]
 
 
-@pytest.mark.parametrize("ranks", ["[::1]"], indirect=True)
+in_a_moment = pytest.mark.parametrize("ranks", [("127.0.0.1", BOUND_S)], indirect=True)
+
+
+@pytest.mark.parametrize("ranks", [("[::1]", TIMEOUT_S)], indirect=True)
 def test_ranks_meet_at_an_ipv6_address(ranks):
     """Written in brackets, as everywhere a port follows."""
     assert [answer for answer, _, _ in agreed(ranks, [5], [4], [6])] == [[4]] * 3
@@ -80,12 +86,13 @@ def test_a_killed_rank_ends_the_agreement_at_once(ranks, victim):
     ranks[victim].kill()
     for answer, seconds, broken in [rank.hear() for rank in others]:
         assert (answer, broken) == ([0], True)
-        assert seconds < TIMEOUT_S + AT_ONCE_S
+        assert seconds < 1.5 * TIMEOUT_S
     for answer, seconds, _ in agreed(others, [5], [5]):
         assert answer == [0]
         assert seconds < TIMEOUT_S, "no second wait"
 
 
+@in_a_moment
 def test_a_stopped_rank_holds_nobody_longer_than_the_bound_and_ends_with_the_same_answer(ranks):
     """SIGSTOP before it takes part: all give the hits up, the late one too when it goes on."""
     freeze(ranks[1].process.pid)
@@ -95,9 +102,10 @@ def test_a_stopped_rank_holds_nobody_longer_than_the_bound_and_ends_with_the_sam
     ranks[1].process.send_signal(signal.SIGCONT)
     for answer, seconds, broken in [*others, ranks[1].hear()]:
         assert (answer, broken) == ([0], True)
-        assert seconds < 3 * TIMEOUT_S + AT_ONCE_S
+        assert seconds < 3 * BOUND_S + LATE_S
 
 
+@in_a_moment
 def test_a_rank_that_gave_the_others_up_ends_at_once(ranks):
     """What is left of the failed agreement does not hold up its process."""
     freeze(ranks[1].process.pid)

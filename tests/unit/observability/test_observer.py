@@ -18,7 +18,7 @@ from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.identity import Identity
 from tests.conftest import wait_until
 
-START_S = 30.0
+START_S = 60.0
 
 CHILD = """
 import sys
@@ -34,9 +34,12 @@ sys.stdin.read()
 
 FORKS = """
 import os, signal
+told, tell = os.pipe()
 forked = os.fork()
 if forked == 0:
+    os.write(tell, b"begun")
     signal.pause()
+os.read(told, 5)
 print(forked, flush=True)
 """
 
@@ -80,7 +83,7 @@ def child(folder):
         process.stdout.close()
 
 
-def asked(what="stats", timeout_s=10.0):
+def asked(what="stats", timeout_s=60.0):
     return questions.ask_all({"ask": what}, timeout_s)
 
 
@@ -143,7 +146,7 @@ def test_a_question_can_be_added(part, monkeypatch):
 def test_nonsense_is_not_answered_and_hurts_nobody(part, folder, said):
     """The connection closes; the next question is answered."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10.0)
+        connection.settimeout(START_S)
         connection.connect(str(folder / f"{os.getpid()}.sock"))
         connection.sendall(said)
         connection.shutdown(socket.SHUT_WR)
@@ -170,10 +173,15 @@ def test_a_stopped_process_is_named_and_not_waited_for_longer_than_said(child):
     """The others are answered."""
     hanging, fine = child(1)[0], child(2)[0]
     os.kill(hanging.pid, signal.SIGSTOP)
-    began = time.monotonic()
-    troubles = {reply.socket.rpartition("/")[2]: reply.trouble for reply in asked(timeout_s=1.0)}
-    assert time.monotonic() - began < 10
-    assert troubles == {f"{hanging.pid}.sock": "no answer within 1 s", f"{fine.pid}.sock": None}
+
+    def troubles():  # the other one may need longer than a second on a busy machine
+        began = time.monotonic()
+        found = {reply.socket.rpartition("/")[2]: reply.trouble for reply in asked(timeout_s=1.0)}
+        assert time.monotonic() - began < START_S
+        assert found.pop(f"{hanging.pid}.sock") == "no answer within 1 s"
+        return found
+
+    wait_until(lambda: troubles() == {f"{fine.pid}.sock": None}, START_S, "an answer of the other")
     os.kill(hanging.pid, signal.SIGCONT)
 
 
@@ -258,16 +266,26 @@ def test_a_folder_whose_path_is_long_is_reached(monkeypatch, tmp_path):
 
 def test_containers_that_share_a_folder_share_no_socket(part, folder):
     """Two processes of one number: the second takes another name, and both are asked."""
+
+    def answer():
+        with listening.accept()[0] as connection:
+            connection.recv(100)
+            connection.sendall(b'"the second"')
+
     with run_directory.opened(folder) as descriptor, socket.socket(socket.AF_UNIX) as listening:
         assert run_directory.listen(descriptor, listening) == f"{os.getpid()}-1.sock"
-        troubles = [reply.trouble for reply in asked(timeout_s=0.5)]
-    assert troubles == ["no answer within 0.5 s", None]
+        thread = threading.Thread(target=answer)
+        thread.start()
+        second, first = asked()
+        thread.join(START_S)
+    assert second.answer == "the second"
+    assert first.answer["pid"] == os.getpid()
 
 
 def test_an_answer_is_one_json_document(part, folder):
     """For whoever asks without this package: a line in, a document out."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10.0)
+        connection.settimeout(START_S)
         connection.connect(str(folder / f"{os.getpid()}.sock"))
         connection.sendall(b'{"ask": "stats"}\n')
         text = b""

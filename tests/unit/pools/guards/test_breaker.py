@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -59,7 +60,8 @@ def guarded():
 
     def open_one(**policy):
         counters = Counters()
-        pool = GuardedPool(Backend(), "scripted", BreakerPolicy(**{"retry_s": 60.0, **policy}), counters)
+        patient = {"retry_s": 60.0, "slow_call_s": 60.0}  # on a busy machine, too, nothing is slow by itself
+        pool = GuardedPool(Backend(), "scripted", BreakerPolicy(**{**patient, **policy}), counters)
         opened.append(pool)
         return pool, pool.inner, counters
 
@@ -162,8 +164,8 @@ def test_nothing_is_started_while_a_call_hangs_and_the_call_is_waited_for(guarde
     backend.held.set()
     caller.join(30)
     assert answers == [[True, True]], "what was begun is waited for"
-    wait_until(lambda: put(pool) == [True, True], 30, "the breaker closes")
-    assert pool.state is State.CLOSED
+    # a trial that takes longer than it may, because the machine is busy, is not the last one
+    wait_until(lambda: put(pool) == [True, True] and pool.state is State.CLOSED, 60, "the breaker closes")
     assert counters.breaker_openings == 1
 
 
@@ -207,10 +209,12 @@ def test_a_lookup_past_its_budget_is_no_and_runs_on_elsewhere(guarded):
     pool, backend, counters = guarded(lookup_budget_s=SOON_S)
     backend.held.clear()
     assert pool.exists(KEYS) == [False, False]
+    assert backend.entered.wait(30)
     wait_until(lambda: not pool.is_available, 30, "the lookup is late")
     for _ in range(100):
         assert pool.exists(KEYS) == [False, False]
     assert backend.asked == ["exists"], "no call waits for another budget"
+    pool._policy = replace(pool._policy, lookup_budget_s=60.0)  # no other one is late
     backend.held.set()
     wait_until(lambda: pool.exists(KEYS) == [True, True], 30, "lookups again")
     assert counters.breaker_openings == 0, "one late answer is no outage"
@@ -269,7 +273,7 @@ def test_a_killed_master_costs_one_call_and_comes_back_within_10_s(own_master, t
     try:
         memory = Memory(2).fill(1)
         assert worker.put(KEYS, memory.buffers) == [True, True]
-        assert scheduler.exists(KEYS) == [True, True]
+        wait_until(lambda: scheduler.exists(KEYS) == [True, True], 60, "an answer within the budget")
         own_master.kill()
         for _ in range(3):
             began = time.monotonic()

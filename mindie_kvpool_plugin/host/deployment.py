@@ -36,6 +36,7 @@ class Deployment:
         layout: the cache.
         shard: which part of a block this rank holds.
         share: which of a sequence's blocks lie on this rank.
+        computing: options that make the same weights compute other numbers.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class Deployment:
     layout: CacheLayout
     shard: Shard
     share: BlockShare
+    computing: Mapping[str, Any]
 
     @property
     def options(self) -> KvPoolOptions:
@@ -80,6 +82,7 @@ class Deployment:
             self.layout.describe(),
             device_format=self.device_format,
             shard_count=self.shard.count,
+            computing=self.computing,
         )
         if self.options.verify_payload:
             facts["payload"] = "xxh3_128"  # blocks with a checksum are other objects
@@ -115,6 +118,7 @@ def read_deployment(
     wrapper, parallel = generator_backend.model_wrapper, infer_context.spcp_parallel_info
     device_id = int(generator_backend.npu_device_id)
     directory = weights.directory_of(wrapper)
+    model_config = model_facts.read_model_config(directory)
     return Deployment(
         rank=int(generator_backend.rank),
         mapping=wrapper.mapping,
@@ -130,7 +134,7 @@ def read_deployment(
         block_size=int(plugin_config.get("max_block_size", generator_backend.block_size)),
         layout=CacheLayout(generator_backend.cache_pool.npu_cache, int(kvcache_settings.num_npu_blocks)),
         shard=model_facts.find_shard(
-            model_facts.read_model_config(directory),
+            model_config,
             tp_rank=int(wrapper.mapping.attn_tp.rank),
             tp_size=int(wrapper.mapping.attn_tp.group_size),
             heads_per_rank=int(kvcache_settings.num_heads),
@@ -138,4 +142,5 @@ def read_deployment(
             is_dealt_out=int(parallel.sp_size) > 1,
         ),
         share=BlockShare(int(parallel.scp_rank), int(parallel.scp_size)),
+        computing=model_facts.computing_options(wrapper, model_config),
     )

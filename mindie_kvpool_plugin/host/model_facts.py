@@ -7,6 +7,7 @@ file cannot be read every rank is taken to be different, which costs memory and 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from mindie_kvpool_plugin.kv_shape import num_shards
 
 KEY_SCHEMA_VERSION = 2
 """Raised whenever the meaning of stored bytes changes; old entries are then never found."""
+
+FORCED_BALANCE = 3
+"""``eplb.level`` for measuring: "no accuracy guarantee in the forced load balance case" (moe_utils.py, EPLBType)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,45 @@ def find_shard(
     return Shard(index, count, Replica(tp_rank % replicas, replicas, writes_alias=index == 0))
 
 
+def computing_options(model_wrapper: Any, model_config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the host was told that makes the same weights compute other numbers; nothing as a rule.
+
+    * ``models.*.eplb.level`` 3 sends tokens to experts in turn, whatever the router says; other levels move experts
+      only (moe_utils.py, EPLBType).
+    * ``models.*.enable_init_routing_cutoff`` drops a share of what experts get (``topk_scaling_factor``).
+    * ``max_position_embeddings`` of a ModelConfig takes the place of the weights' own, from which scaled positions are
+      derived (position_rotary_embedding.py).
+
+    All else there says where and by which operators is computed: a prefill and a decode node that differ in it share
+    blocks.
+
+    Args:
+        model_wrapper: the host's; its model runner holds the configuration as it was merged.
+        model_config: the weight directory's config.json.
+    """
+    found: dict[str, Any] = {}
+    merged = getattr(getattr(getattr(model_wrapper, "model_runner", None), "llm_config", None), "models", None)
+    models = {} if merged is None else merged.to_dict()
+    for name, options in models.items():
+        if isinstance(options, Mapping):
+            found.update({f"{name}.{key}": value for key, value in _of_experts(options).items()})
+    positions = getattr(model_wrapper, "max_position_embeddings", None)
+    if positions is not None and positions != model_config.get("max_position_embeddings"):
+        found["max_position_embeddings"] = str(positions)
+    return found
+
+
+def _of_experts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of one branch of ``models``, what changes which experts compute a token."""
+    found: dict[str, Any] = {}
+    eplb = options.get("eplb")
+    if isinstance(eplb, Mapping) and eplb.get("level") == FORCED_BALANCE:
+        found["eplb.level"] = FORCED_BALANCE
+    if options.get("enable_init_routing_cutoff"):
+        found["topk_scaling_factor"] = str(options.get("topk_scaling_factor"))
+    return found
+
+
 def fingerprint_facts(
     model_name: str,
     weights: str,
@@ -81,6 +124,7 @@ def fingerprint_facts(
     segments: list[list[Any]],
     device_format: str,
     shard_count: int,
+    computing: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Everything besides tokens that changes a block's bytes, as JSON values.
 
@@ -93,8 +137,9 @@ def fingerprint_facts(
         segments: shape and dtype of a block's segments.
         device_format: ACL format number of the cache.
         shard_count: parts a block is split into over the ranks.
+        computing: as of ``computing_options``.
     """
-    return {
+    facts = {
         "schema": KEY_SCHEMA_VERSION,
         "model": model_name,
         "weights": weights,
@@ -105,3 +150,5 @@ def fingerprint_facts(
         "format": device_format,
         "shards": shard_count,
     }
+    # where it says nothing, blocks stay those of a host that was told nothing
+    return {**facts, "computing": dict(computing)} if computing else facts

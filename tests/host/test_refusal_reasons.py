@@ -4,11 +4,13 @@ A release in which one of these is gone lets a refusal go.  Nothing of the host 
 """
 
 import ast
+import json
 import re
 
 import pytest
 
 from mindie_kvpool_plugin import support
+from mindie_kvpool_plugin.host.model_facts import FORCED_BALANCE
 from tests.host.host_ast import assigned, find, tree
 from tests.host.test_host_contract import GENERATOR, PLUGIN_UTILS, ROUTER, TEXT
 
@@ -227,3 +229,16 @@ def test_an_image_is_a_random_name_among_the_tokens(source):
     assert "SharedMemory(create=True, size=size)" in ast.unparse(find(shared, "create_shm"))
     assert "final_value = -final_value" in ast.unparse(find(shared, "encode_shm_name_to_int64"))
     assert next(mode for mode in support.MODES if mode.key == "multimodal").status == "refused"
+
+
+def test_forced_balance_is_the_level_that_parts_keys(source):
+    """Its tokens go to experts in turn; the other levels move experts."""
+    levels = source("../examples/atb_models/atb_llm/utils/moe_utils.py")
+    if not levels.exists():
+        pytest.skip("needs ATB-Models' source beside mindie_llm")
+    assert f"FORCE_EPLB = {FORCED_BALANCE}" in ast.unparse(find(levels, "EPLBType"))
+    config = json.loads(source("../examples/atb_models/atb_llm/conf/config.json").read_text())
+    assert config["models"]["deepseekv2"]["eplb"]["level"] == 0
+    assert {"enable_init_routing_cutoff", "topk_scaling_factor"} <= set(config["models"]["deepseekv2"])
+    runner = source("../examples/atb_models/atb_llm/runner/model_runner.py")
+    assert "self.llm_config = router_ins.llm_config" in ast.unparse(find(runner, "ModelRunner.__init__"))

@@ -15,6 +15,7 @@ from mindie_kvpool_plugin.pools.local_dram import forget_pool
 from mindie_kvpool_plugin.simulator import engine as engine_module
 from mindie_kvpool_plugin.simulator import host_modules
 from mindie_kvpool_plugin.simulator.collisions import forged_pairs
+from mindie_kvpool_plugin.simulator.device import Device
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.model_shape import ModelShape, write_weights
 from mindie_kvpool_plugin.simulator.run import POOL_PLUGINS, RunConfig, opened_pool
@@ -181,6 +182,18 @@ def test_another_device_format_shares_nothing(tmp_path, monkeypatch):
             "fingerprint_facts",
             lambda *args, device_format, **more: facts(*args, device_format="29", **more),
         )
+
+    found = run_twice(tmp_path, BASE, dataclasses.replace(BASE), change)
+    assert (found.promised, found.reloaded) == (5, 0)
+
+
+def test_a_service_that_sends_tokens_to_other_experts_shares_nothing(tmp_path, monkeypatch):
+    """``eplb.level`` 3, with which speed is measured: the same weights and tokens, and other numbers."""
+
+    def change():
+        forced = {"deepseekv2": {"eplb": {"level": 3}}}
+        merged = SimpleNamespace(models=SimpleNamespace(to_dict=lambda: forced))
+        monkeypatch.setattr(Device, "llm_config", merged, raising=False)
 
     found = run_twice(tmp_path, BASE, dataclasses.replace(BASE), change)
     assert (found.promised, found.reloaded) == (5, 0)

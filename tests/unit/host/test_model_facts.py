@@ -1,5 +1,7 @@
 """Which ranks share bytes, and what makes two deployments different."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from mindie_kvpool_plugin.core.block_keys import fingerprint
@@ -50,6 +52,7 @@ def facts(**changed):
         "segments": [[128, 1, 64, "torch.float16"]],
         "device_format": "2",
         "shard_count": 1,
+        "computing": {},
     }
     return fingerprint(model_facts.fingerprint_facts(**{**values, **changed}))
 
@@ -65,6 +68,7 @@ def facts(**changed):
         {"segments": [[128, 1, 64, "torch.bfloat16"]]},
         {"device_format": "29"},
         {"shard_count": 2},
+        {"computing": {"deepseekv2.eplb.level": 3}},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -76,3 +80,66 @@ def test_everything_that_changes_a_blocks_bytes_changes_its_key(change):
 def test_a_model_config_that_is_not_there_says_nothing(tmp_path):
     """Every rank is then taken to hold other bytes."""
     assert model_facts.read_model_config(str(tmp_path / "nowhere")) == {}
+
+
+class Section:
+    """A part of the host's configuration as it was merged (configuration_utils.py, SectionConfig)."""
+
+    def __init__(self, options):
+        self._options = options
+
+    def to_dict(self):
+        return self._options
+
+
+def computing(positions=None, **models):
+    runner = SimpleNamespace(llm_config=SimpleNamespace(models=Section(models)))
+    wrapper = SimpleNamespace(model_runner=runner, max_position_embeddings=positions)
+    return model_facts.computing_options(wrapper, {"max_position_embeddings": 4096})
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"deepseekv2": {"eplb": {"level": 3, "expert_map_file": ""}}},
+        {"qwen_moe": {"eplb": {"level": 3}, "ep_level": 2}},
+        {"deepseekv2": {"enable_init_routing_cutoff": True, "topk_scaling_factor": 0.5}},
+        {"deepseekv2": {"enable_init_routing_cutoff": True, "topk_scaling_factor": 0.25}},
+        {"positions": 8192},
+        {"positions": 16384},
+    ],
+)
+def test_options_that_make_the_same_weights_compute_other_numbers_are_told(asked):
+    """A service that measures with forced balance, or whose positions are scaled otherwise, has blocks of its own."""
+    others = [computing(), computing(4096), computing(deepseekv2={"topk_scaling_factor": 1.0})]
+    assert others == [{}] * 3
+    told = facts(computing=computing(**asked))
+    assert told != facts()
+    assert told == facts(computing=computing(**asked))
+
+
+def test_each_such_option_is_told_apart_from_the_others():
+    """Half of the experts' tokens dropped are not a quarter of them."""
+    cut = [{"enable_init_routing_cutoff": True, "topk_scaling_factor": share} for share in (0.5, 0.25)]
+    half, quarter = (computing(deepseekv2=options) for options in cut)
+    assert len({facts(computing=each) for each in (half, quarter, computing(8192), computing(16384))}) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"deepseekv2": {"eplb": {"level": 1, "expert_map_file": "/map.json"}, "ep_level": 2}},
+        {"deepseekv2": {"communication_backend": {"prefill": "hccl"}, "mix_shared_routing": True}},
+        {"deepseekv2": {"enable_init_routing_cutoff": False, "topk_scaling_factor": 0.5}},
+        {"qwen2": None},
+    ],
+)
+def test_what_says_where_is_computed_parts_no_nodes(options):
+    """A prefill and a decode node differ in it, and each finds what the other one stored."""
+    assert facts(computing=computing(**options)) == facts()
+
+
+@pytest.mark.parametrize("wrapper", [SimpleNamespace(), SimpleNamespace(model_runner=SimpleNamespace(llm_config=None))])
+def test_a_wrapper_without_such_a_configuration_was_told_nothing(wrapper):
+    """Not every one has it."""
+    assert model_facts.computing_options(wrapper, {}) == {}

@@ -26,7 +26,7 @@ from mindie_kvpool_plugin.doctor.lines import good, trouble
 from mindie_kvpool_plugin.doctor.table import PROBES
 from mindie_kvpool_plugin.pools.call_thread import CallThread
 from tests.conftest import wait_until
-from tests.unit.doctor.conftest import case_of, is_answered
+from tests.unit.doctor.conftest import PATIENT_S, case_of, is_answered
 
 BAD_CHILDREN = "tests.unit.doctor.bad_children"
 SHARED = {"failed", "too_slow", "not_tried", "summary", "title", "verdict"}
@@ -104,25 +104,13 @@ def test_a_probe_that_does_not_come_back_is_left_behind(case, monkeypatch):
 @pytest.mark.parametrize(
     ("how", "ending"), [("crash", "SIGSEGV"), ("hang", "killed"), ("raise", "ValueError: as it was asked to")]
 )
-def test_a_child_that_ends_badly_is_told(how, ending, tmp_path, monkeypatch):
-    """What it said before that counts."""
+def test_a_child_that_ends_badly_is_told(how, ending, tmp_path, hurried):
+    """What it said before that counts; a child that hangs has its time."""
     begun = tmp_path / "begun"
-
-    class Hurried(subprocess.Popen):
-        """Its time is over when it has begun."""
-
-        def communicate(self, asked=None, timeout=None):
-            try:
-                return super().communicate(asked, timeout and 0.1)
-            except subprocess.TimeoutExpired:
-                if begun.exists():
-                    raise
-                return self.communicate(None, timeout)
-
-    if how == "hang":
-        monkeypatch.setattr(child.subprocess, "Popen", Hurried)
+    limits = hurried(lambda process: begun.exists())
     told = run_child(BAD_CHILDREN, {"how": how, "begun": str(begun)}, 60, dict(os.environ))
     assert (told.steps, told.ending) == ([{"step": "begun"}], ending)
+    assert limits[0] == 60
 
 
 @pytest.mark.parametrize(
@@ -171,7 +159,8 @@ def test_every_line_has_texts_and_every_text_a_line():
 
 
 def doctor_says(path, *options):
-    result = CliRunner().invoke(main, ["doctor", str(path), *options], prog_name="mindie-kvpool")
+    patient = ["--timeout", str(5 * PATIENT_S)]
+    result = CliRunner().invoke(main, ["doctor", str(path), *patient, *options], prog_name="mindie-kvpool")
     return result.exit_code, result.output
 
 

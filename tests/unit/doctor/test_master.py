@@ -170,7 +170,7 @@ def test_a_restarted_master(own_master, pool_path_of, tmp_path):
     memory = Memory(2).fill(1)
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
     own_master.restart()
-    wait_until(lambda: own_master.metric("master_remount_segment_requests_total") == 1, 20, "mounted again")
+    wait_until(lambda: own_master.metric("master_remount_segment_requests_total") >= 1, 60, "mounted again")
     before = state_of(own_master)
     lines = told(case_of(pool_path_of(own_master)), *LIVE)
     assert lines["history.restarted"].verdict == "warning"
@@ -184,9 +184,11 @@ def test_owners_that_were_forgotten_are_no_restart(own_master, pool_path_of, run
     """A process that stood still for longer than client_ttl comes back to the same master."""
     child = run_child("peer", own_master.address, str(16 * MIB), "0", "1")
     child.hear()
+    # with its first ping an owner mounts what it has mounted; before that a second mount would not be told from it
+    wait_until(lambda: own_master.metric("master_remount_segment_requests_total") == 1, 60, "its first ping")
     with frozen(child.process.pid):
-        wait_until(lambda: state_of(own_master)[1] == [], 30, "forgotten")
-    wait_until(lambda: state_of(own_master)[1] != [], 30, "back")
+        wait_until(lambda: state_of(own_master)[1] == [], 60, "forgotten")
+    wait_until(lambda: state_of(own_master)[1] != [], 60, "back")
     assert "history.remounted" in told(case_of(pool_path_of(own_master)), *LIVE)
 
 
@@ -239,20 +241,27 @@ def test_a_holder_that_hangs_is_named_and_not_touched(settled, holder, pool_path
     assert troubles(lines) == ["capacity.dead"]
     assert lines["capacity.dead"].params["segment"] == before[1][0]
     assert "transfer.not_tried" in lines
-    wait_until(lambda: state_of(settled)[1] == before[1], 30, "back")
+    wait_until(lambda: state_of(settled)[1] == before[1], 60, "back")
 
 
-def test_a_transfer_that_hangs_is_killed_and_told(pool_path_of, run_child, monkeypatch):
+def test_a_transfer_that_hangs_is_killed_and_told(pool_path_of, run_child, monkeypatch, hurried):
     """The holder stands still after it was asked: Mooncake's own wait has no end, the doctor's time has."""
     monkeypatch.setattr(transfer_probes, "not_answering", lambda case: [])
     with MooncakeMaster("--client_ttl=60") as running:
         child = run_child("peer", running.address, str(32 * MIB), "0", "7")
         child.hear()
         segments = state_of(running)[1]
-        case = case_of(pool_path_of(running), timeout_s=14)
+        case, hanging = case_of(pool_path_of(running), timeout_s=600.0), []
+
+        def has_begun_to_put(process):
+            if not hanging and state_of(running)[0] == 1:
+                hanging.append(process)
+            return process in hanging
+
+        limits = hurried(has_begun_to_put)
         with frozen(child.process.pid):
             lines = told(case, *LIVE)
-        assert time.monotonic() - case.began_s < 25
+        assert all(limit is None or limit < case.timeout_s for limit in limits)
         assert lines["transfer.died"].params["ending"] == "killed"
         # what was begun and not finished the master alone can discard; it is told by its name
         assert lines["transfer.left"].params["keys"].startswith("default/doctor/")
@@ -315,8 +324,14 @@ def test_the_whole_examination_ends_in_its_time(settled, pool_path):
     """A port that says nothing, and less time than one call to it takes."""
     with socket.create_server((HOST, 0)) as silent:
         keys = {**mooncake_keys(settled), "master_server_address": f"{HOST}:{silent.getsockname()[1]}"}
-        began = time.monotonic()
-        lines = told(case_of(pool_path(keys), timeout_s=1.0), *LIVE)
-    assert time.monotonic() - began < 5
+        case, began = case_of(pool_path(keys)), []
+
+        def hurry(probe):
+            if probe.name == "client":
+                began.append(time.monotonic())
+                case.timeout_s = began[0] - case.began_s + 1.0
+
+        lines = told(case, *LIVE, began=hurry)
+    assert time.monotonic() - began[0] < 20
     assert [name.partition(".")[0] for name in troubles(lines)] == ["client"]
     assert "transfer.not_tried" in lines

@@ -76,13 +76,14 @@ def test_a_run_directory_that_others_may_write_is_trouble(folder, pool_path):
     assert "chmod 700" in lines["presence.folder"].fix("en")
 
 
-def test_a_process_that_says_nothing_is_a_warning(folder, pool_path):
+def test_a_process_that_says_nothing_is_a_warning(folder, pool_path, monkeypatch):
     """A socket that accepts and is silent."""
+    monkeypatch.setattr(presence, "TIMEOUT_S", 0.5)
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(folder / "1.sock"))
         listening.listen()
-        lines = told(case_of(pool_path(KEYS), timeout_s=0.5), "presence")
+        lines = told(case_of(pool_path(KEYS)), "presence")
     assert lines["presence.silent"].params["socket"] == str(folder / "1.sock")
     assert "no answer within" in lines["presence.silent"].text("en")
     assert "内没有应答" in lines["presence.silent"].text("zh")

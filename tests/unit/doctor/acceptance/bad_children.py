@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 from mindie_kvpool_plugin.doctor.child import listen, tell
 
@@ -28,4 +29,5 @@ def main():
     if how == "died":
         os.kill(os.getpid(), signal.SIGSEGV)
     if how == "hangs":
+        Path(os.environ["HANGS"], str(os.getpid())).touch()
         signal.pause()

@@ -10,16 +10,18 @@ from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.doctor.acceptance.table import ACCEPTANCE
 from mindie_kvpool_plugin.doctor.acceptance.trial import Trial
 from mindie_kvpool_plugin.doctor.examine import examine
+from mindie_kvpool_plugin.pools.mooncake import peers, places, transfer
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests.conftest import free_port, mooncake_keys
 from tests.standin_service import standing_in, write_config
-from tests.unit.doctor.conftest import SETTLED_FLAGS
+from tests.unit.doctor.conftest import PATIENT_S, SETTLED_FLAGS
 
 
 def write_pool(folder, master, options=None, **more):
     """A pool file for a master; the simulated device computes faster than anything is loaded or stored."""
     path = folder / "kv_pool.json"
-    section = {"reload_budget_ms": 60_000, **(options or {"load": "always"})}
+    patient = {"lookup_budget_s": PATIENT_S, "breaker_slow_call_s": PATIENT_S, "agreement_timeout_s": PATIENT_S}
+    section = {"reload_budget_ms": 60_000, **patient, **(options or {"load": "always"})}
     path.write_text(json.dumps({**mooncake_keys(master, 32 << 20, **more), "kv_pool": section}), encoding="utf-8")
     path.chmod(0o640)
     return path
@@ -29,7 +31,7 @@ def trial_of(config, env=None, **more):
     """A case about a configuration, in this process's environment with changes."""
     environment = {**os.environ, **(env or {})}
     situation = Situation(env=environment, is_env_known=True, config_path=config)
-    return Trial(check_file(config, situation), environment, **{"timeout_s": 120.0, **more})
+    return Trial(check_file(config, situation), environment, **{"timeout_s": 10 * PATIENT_S, **more})
 
 
 def told(case, *names):
@@ -40,6 +42,17 @@ def told(case, *names):
 
 def troubles(lines):
     return sorted(name for name, each in lines.items() if each[0].verdict == "trouble")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unhurried():
+    """Ranks of this process and its services: who answers at once elsewhere may be slow on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "ANSWER_TIMEOUT_S", PATIENT_S)
+        patch.setattr(transfer, "GATE_TIMEOUT_S", PATIENT_S)
+        for module in (places, transfer):
+            patch.setattr(module, "SLOW_S", PATIENT_S)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,15 @@ from tests.conftest import wait_until
 from tests.unit.doctor.acceptance.conftest import told, troubles
 from tests.unit.doctor.conftest import state_of
 
+ENDING_S = 60.0
 NODES = ("pool_file", "address", "client", "nodes")
 
 
 @pytest.fixture
 def node_of_two(alone, monkeypatch):
     """A case of each of two nodes of this machine."""
-    monkeypatch.setattr(probe, "ENDING_S", 5.0)
-    return lambda node, timeout_s=60.0: alone(node=node, nodes=2, timeout_s=timeout_s)
+    monkeypatch.setattr(probe, "ENDING_S", ENDING_S)
+    return lambda node: alone(node=node, nodes=2)
 
 
 def test_two_nodes_get_each_others_blocks_and_leave_nothing(node_of_two, settled):
@@ -33,7 +34,7 @@ def test_two_nodes_get_each_others_blocks_and_leave_nothing(node_of_two, settled
 def test_a_node_that_is_alone_says_who_is_missing(node_of_two, settled, monkeypatch):
     """Within its time, with the command for the other one."""
     before = state_of(settled)
-    monkeypatch.setattr(probe, "NODES_TIMEOUT_S", 13.0)
+    monkeypatch.setattr(probe, "NODES_TIMEOUT_S", 2 * ENDING_S + 3.0)
     lines = told(node_of_two(2), *NODES)
     assert troubles(lines) == ["nodes.nobody"]
     assert "--node 1/2" in lines["nodes.nobody"][0].fix("en")

@@ -151,10 +151,11 @@ def test_a_rank_that_does_not_answer_is_named(beside):
     assert "prompts.hit" in lines
 
 
-def test_no_time_for_the_device_is_told_with_the_time_it_takes(beside, settled):
+def test_no_time_for_the_device_is_told_with_the_time_it_takes(beside, settled, monkeypatch):
     """Not possible here; what was sent before is removed."""
-    before = state_of(settled)
-    lines = told(beside(timeout_s=20), *PROMPTS)
+    before, case = state_of(settled), beside()
+    monkeypatch.setattr(probe, "CLEANING_S", case.timeout_s)  # what is kept for that is more than there is
+    lines = told(case, *PROMPTS)
     (line,) = lines["prompts.no_time"]
     assert line.verdict == "skipped"
     assert f"--timeout {line.params['timeout']}" in line.fix("en")

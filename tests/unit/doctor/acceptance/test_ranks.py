@@ -62,14 +62,15 @@ def test_a_holder_that_cannot_be_reached_is_named_and_ranks_do_not_wait_for_it(a
     [("damaged", "ranks.damaged"), ("lost", "ranks.lost"), ("refused", "ranks.refused"), ("died", "ranks.died"),
      ("hangs", "ranks.hangs")],
 )  # fmt: skip
-def test_what_becomes_of_a_ranks_child_is_told(alone, monkeypatch, how, name):
-    """By device, with what to do."""
+def test_what_becomes_of_a_ranks_child_is_told(alone, monkeypatch, tmp_path, hurried, how, name):
+    """By device, with what to do; one that hangs has its time."""
     monkeypatch.setattr(ranks, "CHILD", BAD_CHILDREN)
-    monkeypatch.setattr(ranks, "RANK_TIMEOUT_S", 3.0)
+    limits = hurried(lambda process: (tmp_path / str(process.pid)).exists())
     monkeypatch.setattr(ranks, "remove", lambda case, keys: iter(()))
-    case = alone(env={"HOW": how})
+    case = alone(env={"HOW": how, "HANGS": str(tmp_path)})
     told(case, "pool_file")
     lines = list(ranks.ranks(case))
+    assert ranks.RANK_TIMEOUT_S in limits
     found = {line.id: line for line in lines}
     assert found[name].params["device"] == 1
     assert found[name].verdict == "trouble"
@@ -81,12 +82,13 @@ def test_what_becomes_of_a_ranks_child_is_told(alone, monkeypatch, how, name):
     ("how", "name"),
     [("damaged", "copies.damaged"), ("refused", "copies.refused"), ("died", "copies.died"), ("hangs", "copies.hangs")],
 )
-def test_what_becomes_of_a_copying_child_is_told(alone, monkeypatch, how, name):
-    """By device and layout."""
+def test_what_becomes_of_a_copying_child_is_told(alone, monkeypatch, tmp_path, hurried, how, name):
+    """By device and layout; one that hangs has its time."""
     monkeypatch.setattr(copies, "CHILD", BAD_CHILDREN)
-    monkeypatch.setattr(copies, "COPIES_TIMEOUT_S", 3.0)
     monkeypatch.setattr(copies, "version_of", lambda package: "2.6.0")
-    lines = told(alone(env={"HOW": how}), "copies")
+    limits = hurried(lambda process: (tmp_path / str(process.pid)).exists())
+    lines = told(alone(env={"HOW": how, "HANGS": str(tmp_path)}), "copies")
+    assert copies.COPIES_TIMEOUT_S in limits
     assert troubles(lines) == [name]
     assert [line.params["device"] for line in lines[name]] == [0, 1]
     assert lines[name][0].fix("en")

@@ -71,6 +71,7 @@ def build_walks(
     why: Notes | None = None,
     load_gate: LoadGate | None = None,
     decode_s: Callable[[], float] = lambda: 0.0,
+    can_agree: Callable[[], bool] = lambda: True,
 ) -> RankWalks:
     """Put a rank's walks together around an opened pool; ``decode_s``: seconds of the host's decode steps, if known.
 
@@ -93,7 +94,7 @@ def build_walks(
     )
     if load_gate is not None:
         load_gate.put_block_s = spill.pace.block_s
-    prefill = Prefill(rank, spill, Reload(rank, agree, load_gate))
+    prefill = Prefill(rank, spill, Reload(rank, agree, load_gate, can_agree))
     return RankWalks(prefill, spill, rank.directory, rank.gate, pool, counters)
 
 

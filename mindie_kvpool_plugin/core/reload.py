@@ -64,11 +64,19 @@ class Reload:
         rank: what it works on.
         agree: the minimum of each entry over all ranks.
         load_gate: what is worth loading; None: everything.
+        can_agree: whether ``agree`` may answer anything but zeros; nothing is loaded for those.
     """
 
-    def __init__(self, rank: Rank, agree: Callable[[Lengths], Lengths], load_gate: LoadGate | None = None) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        agree: Callable[[Lengths], Lengths],
+        load_gate: LoadGate | None = None,
+        can_agree: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._rank = rank
         self._agree = agree
+        self._can_agree = can_agree
         self._load_gate = load_gate
         self._tally = Tally(rank.counters, rank.keys.block_size)
         self._log = RateLimited()
@@ -98,6 +106,7 @@ class Reload:
             self._rank.why.asked, self._rank.why.arrived = asked, arrived
             self._rank.why.left_out = _CAUSES[self._tally.left_out]
         agreed: Lengths = np.maximum(self._agree(arrived), computed)
+        self._rank.counters.ranks_agree = int(self._can_agree())
         self._tally.loaded(*((blocks - computed)[is_own] for blocks in (promised, asked, arrived, agreed)))
         self._rank.counters.reload_seconds.add(self._rank.clock() - began)
         return agreed
@@ -121,11 +130,13 @@ class Reload:
         self._tally.reason = Lost.NOT_DELIVERED
         if not hits:
             return promised, computed
-        if not (is_open := self._rank.gate.is_open()) or not self._rank.pool.is_available:
-            return promised, self._give_up(
-                computed,
-                *((causes.LEFT_ALONE, Lost.POOL_LEFT_ALONE) if is_open else (causes.DEVICE_BUSY, Lost.DEVICE_CLOSED)),
-            )
+        for is_out, cause, reason in (
+            (not self._rank.gate.is_open(), causes.DEVICE_BUSY, Lost.DEVICE_CLOSED),
+            (not self._can_agree(), causes.RANKS_DISAGREE, Lost.RANKS_DISAGREE),
+            (not self._rank.pool.is_available, causes.LEFT_ALONE, Lost.POOL_LEFT_ALONE),
+        ):
+            if is_out:
+                return promised, self._give_up(computed, cause, reason)
         named = functools.cache(lambda: self._named(hits, computed, promised))
         chosen = self._choose(computed, promised, named)
         if (chosen == computed).all():

@@ -85,9 +85,11 @@ class Counters:
     recomputed_pool_left_alone: int = 0
     recomputed_device_closed: int = 0
     recomputed_device_busy: int = 0
+    recomputed_ranks_disagree: int = 0
     recomputed_cheaper: int = 0
     recomputed_over_budget: int = 0
     recomputed_error: int = 0
+    ranks_agree: int = 1
     reload_seconds: Histogram = field(default_factory=_seconds)
     load_is_on: int = 1
     load_elsewhere_is_on: int = 1
@@ -173,6 +175,7 @@ class Counters:
             + self.recomputed_pool_left_alone
             + self.recomputed_device_closed
             + self.recomputed_device_busy
+            + self.recomputed_ranks_disagree
             + self.recomputed_cheaper
             + self.recomputed_over_budget
             + self.recomputed_error

@@ -197,17 +197,26 @@ METRICS: tuple[Metric, ...] = (
             "pool_left_alone": "recomputed_pool_left_alone",
             "device_closed": "recomputed_device_closed",
             "device_busy": "recomputed_device_busy",
+            "ranks_disagree": "recomputed_ranks_disagree",
             "cheaper_to_compute": "recomputed_cheaper",
             "over_budget": "recomputed_over_budget",
             "error": "recomputed_error",
         },
         "Promised blocks the host computed after all: this rank's did not arrive (evicted, failed or damaged), another "
-        "rank's did not, the pool was left alone, the device was being repaired, the batch before had not left "
-        "the device in time, computing was faster (load), loading would have held the step up for longer than it may "
-        "(reload_budget_ms), or something unexpected happened.",
+        "rank's did not, the pool was left alone, the device was being repaired, the batch before had not left the "
+        "device in time, the ranks could not agree on hits (ranks_agree), computing was faster (load), loading would "
+        "have held the step up for longer than it may (reload_budget_ms), or something unexpected happened.",
         "承诺后仍由宿主计算的块数：本 rank 的块未到（被逐出、失败或损坏）、其他 rank 的块未到、池被搁置、设备正在修复、"
-        "上一批未及时离开设备、计算更快（load）、加载占用该步的时间将超出上限（reload_budget_ms），或发生意外错误。",
+        "上一批未及时离开设备、各 rank 无法就命中达成一致（ranks_agree）、计算更快（load）、"
+        "加载占用该步的时间将超出上限（reload_budget_ms），或发生意外错误。",
         labels=("reason",),
+    ),
+    _gauge(
+        "ranks_agree",
+        "",
+        "ranks_agree",
+        "1 while the ranks of a batch agree on its pool hits; 0 while they cannot and no hit is used.",
+        "各 rank 能就同一批的池命中达成一致时为 1；无法达成一致、不使用任何命中时为 0。",
     ),
     _counter(
         "unpooled_requests",

@@ -91,6 +91,8 @@ def _trouble(new: Counts, counters: Counters) -> str:
     found += [f"{count:,.0f} calls failed ({what})" for what, count in failures.items() if count]
     if not counters.pool_is_open:
         found.append("there is no pool yet")
+    if not counters.ranks_agree:
+        found.append("ranks cannot agree on its hits")
     if counters.breaker_state in (OPEN, HALF_OPEN):
         found.append("it is left alone now")
     return "pool trouble: " + ", ".join(found) if found else "pool fine"

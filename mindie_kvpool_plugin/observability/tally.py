@@ -23,6 +23,7 @@ class Lost(Enum):
     POOL_LEFT_ALONE = "recomputed_pool_left_alone"
     DEVICE_CLOSED = "recomputed_device_closed"
     DEVICE_BUSY = "recomputed_device_busy"
+    RANKS_DISAGREE = "recomputed_ranks_disagree"
     CHEAPER = "recomputed_cheaper"
     OVER_BUDGET = "recomputed_over_budget"
 

@@ -91,6 +91,14 @@ def blocks_that_do_not_arrive():
     return rank.counters
 
 
+def ranks_that_cannot_agree():
+    """One of them was late."""
+    rank = spilled(agree=np.zeros_like)
+    rank.can_agree = False
+    load(rank)
+    return rank.counters
+
+
 def a_pool_left_alone(monkeypatch):
     """Neither asked nor given anything."""
     rank = spilled()
@@ -296,6 +304,7 @@ MOVED_BY = {
     a_host_that_stumbles: {"hook_errors", "recomputed_error"},
     an_unknown_adapter: {"unpooled_adapter", "unpooled_unseen"},
     blocks_that_do_not_arrive: {"recomputed_not_delivered", "recomputed_other_rank", "failed_get_blocks"},
+    ranks_that_cannot_agree: {"recomputed_ranks_disagree", "ranks_agree"},
     a_pool_left_alone: {"recomputed_pool_left_alone", "dropped_pool_left_alone"},
     blocks_that_are_used_for_the_first_time: {"unadmitted_blocks"},
     a_pool_slower_than_computing: {

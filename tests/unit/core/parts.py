@@ -154,7 +154,8 @@ class Rank:
             queue_capacity_bytes=queue_bytes,
             admission=admission,
         )
-        self.reload = Reload(parts, agree or (lambda lengths: lengths), load_gate)
+        self.can_agree = True
+        self.reload = Reload(parts, agree or (lambda lengths: lengths), load_gate, lambda: self.can_agree)
         self.prefill = Prefill(parts, self.spill, self.reload)
 
     def compute(self, sequence_id, tokens, block_ids):

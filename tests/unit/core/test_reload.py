@@ -69,6 +69,21 @@ def test_load_never_takes_away_what_is_on_the_device():
     assert rank.reload.load([rank.hit(prompt(100, 3), [4, 5, 6], 2, 3)]).tolist() == [2]
 
 
+def test_load_asks_for_nothing_while_the_ranks_cannot_agree():
+    """They would use none of it; once they can, it is loaded as ever."""
+    pool, tokens = ScriptedPool(), prompt(100, 3)
+    spilled(pool, tokens, 3)
+    rank = Rank(pool=pool, agree=lambda lengths: lengths if rank.can_agree else np.zeros_like(lengths))
+    rank.can_agree = False
+    assert rank.reload.load([rank.hit(tokens, [4, 5, 6], 1, 3)]).tolist() == [1]
+    assert pool.gets == []
+    assert (rank.counters.recomputed_ranks_disagree, rank.counters.recomputed_blocks) == (2, 2)
+    assert rank.counters.ranks_agree == 0
+    rank.can_agree = True
+    assert rank.reload.load([rank.hit(tokens, [4, 5, 6], 1, 3)]).tolist() == [3]
+    assert (rank.counters.recomputed_blocks, rank.counters.ranks_agree) == (2, 1)
+
+
 def test_load_waits_for_the_device_and_gives_up_in_time():
     """The batch before never leaves the device: nothing is written, the host recomputes."""
     pool, tokens = ScriptedPool(), prompt(100, 2)

@@ -16,7 +16,9 @@ would have to take longer than half of ``timeout_s`` to part them.
 A rank whose device has failed knows the answer, since it can use nothing: it votes zeros and goes on (``give_up``).
 The others may hear of the failure only through it, and hang in the batch before until then.
 
-A group that failed once is not used again: its ranks no longer know where the others are.
+A group that failed once is not used again: its ranks no longer know where the others are.  They meet again in another
+one (``meeting_again``), the sooner the fewer times that was needed; until then they use no hits.  With every question
+goes its number: ranks that count differently are not asked the same, and are not helped by meeting again.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ import torch
 
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host import gloo, process_stat
+from mindie_kvpool_plugin.host.meeting_again import MeetingAgain, WaitFor
 from mindie_kvpool_plugin.observability.log import logger
 
 Lengths = npt.NDArray[np.int64]
@@ -49,6 +52,11 @@ MEETING_TIMEOUT_S = 60.0
 HELD_UP_TIMEOUT_S = 60.0
 """How long the others find the votes of a rank that did not wait for them: until they hear that a device has failed,
 or give up waiting for the batch before, whichever comes first."""
+
+PAUSE_S = 60.0
+LONGEST_PAUSE_S = 3600.0
+"""Before ranks meet a second time again, and every further time twice as long: each time they may wait for a late one
+as long as before."""
 
 _rounds: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
@@ -78,10 +86,10 @@ class Agreement:
         rendezvous: "auto" or "tcp://host:port" of rank 0.
         group_name: tells groups on one node apart.
         timeout_s: how late another rank may be; the whole of it is bounded by three times this.
-        if_broken: what follows from a failure, for the log.
+        ends_service: a failure ends the step with an error, and the service with it: the ranks need not meet again.
 
     Attributes:
-        broken: an agreement failed, and no other will be tried.
+        broken: an agreement failed, and the ranks have not met again.
 
     Raises:
         HostCompatError: this torch has no Gloo, or the ranks did not meet.
@@ -94,36 +102,36 @@ class Agreement:
         rendezvous: str,
         group_name: str,
         timeout_s: float,
-        if_broken: str = "pool hits are off until the service restarts",
+        *,
+        ends_service: bool = False,
     ) -> None:
         self.broken = False
-        self._if_broken = if_broken
-        place = rendezvous if rendezvous != "auto" else str(_meeting_file(group_name, rank))
+        self._rank, self._size, self._timeout_s = rank, size, timeout_s
+        self._ends_service = ends_service
+        self._again: MeetingAgain | None = None
+        self._num_failures = self._number = 0
+        place = self._place = rendezvous if rendezvous != "auto" else str(_meeting_file(group_name, rank))
         meeting_timeout = timedelta(seconds=MEETING_TIMEOUT_S)
         gloo.require()
         try:
-            store, address = gloo.open_store(place, rank, size, meeting_timeout)
-            gloo.meet(store, rank, size, meeting_timeout)
-            longest = timedelta(seconds=max(MEETING_TIMEOUT_S, HELD_UP_TIMEOUT_S, 2 * timeout_s))
-            self._group = gloo.open_group(store, rank, size, longest, address)
-            # until everybody is here nobody starts serving
-            self._group.barrier().wait(meeting_timeout)
-            if rank == 0 and rendezvous == "auto":
-                Path(place).unlink(missing_ok=True)
+            self._store, self._address = gloo.open_store(place, rank, size, meeting_timeout)
+            gloo.meet(self._store, rank, size, meeting_timeout)
+            self._group = self._open_group(self._store, place)
         except (RuntimeError, ValueError, OSError) as error:
             raise HostCompatError(
                 f"rank {rank} of {size} could not meet the other ranks at {place} within {MEETING_TIMEOUT_S:.0f} s: "
                 f"{error}; if the ranks are on several nodes set kv_pool.agreement in the pool file to "
                 '"tcp://<address of rank 0>:<free port>"'
             ) from error
-        self._timeout_s = timeout_s
 
     def minimum(self, lengths: Lengths) -> Lengths:
         """The smallest of every entry over all ranks; zeros when the ranks cannot agree any more."""
+        number = self._begin()
         if self.broken:
             return np.zeros_like(lengths)
         began = time.monotonic()
-        agreed, vote = torch.tensor(lengths.tolist(), dtype=torch.int64), torch.ones(1, dtype=torch.int64)
+        agreed = torch.tensor([*lengths.tolist(), number, -number], dtype=torch.int64)
+        vote = torch.ones(1, dtype=torch.int64)
         try:
             self._reduce_to_minimum(agreed, self._timeout_s)
             vote[0] = int(time.monotonic() - began <= 1.5 * self._timeout_s)
@@ -134,17 +142,37 @@ class Agreement:
         if not vote[0]:
             self._break("one of them was too late")
             return np.zeros_like(lengths)
-        return np.array(agreed.tolist(), dtype=np.int64)
+        *lengths_agreed, first, last = agreed.tolist()
+        if first != -last:
+            self._break(f"they are at questions {first} to {-last}", for_good=True)
+            return np.zeros_like(lengths)
+        return np.array(lengths_agreed, dtype=np.int64)
 
     def give_up(self, count: int) -> Lengths:
         """Zeros, which the other ranks will hear when they come; nobody is waited for."""
+        number = self._begin()
         if not self.broken:
             try:
-                for values in (torch.zeros(count, dtype=torch.int64), torch.ones(1, dtype=torch.int64)):
+                told = torch.tensor([*[0] * count, number, -number], dtype=torch.int64)
+                for values in (told, torch.ones(1, dtype=torch.int64)):
                     self._reduce(values, HELD_UP_TIMEOUT_S)
             except RuntimeError as error:
                 self._break(str(error))
         return np.zeros(count, dtype=np.int64)
+
+    def close(self) -> None:
+        """Meet nobody any more."""
+        if self._again is not None:
+            self._again.close()
+
+    def _begin(self) -> int:
+        """A question; its number.  The ranks may have met again, and begin with it."""
+        self._number += 1
+        group = None if self._again is None else self._again.group_from(self._number, self._timeout_s)
+        if group is not None:
+            gloo.keep(self._group)  # what it was given up in may go on
+            self._group, self._again, self.broken = group, None, False
+        return self._number
 
     def _reduce_to_minimum(self, values: torch.Tensor, timeout_s: float) -> None:
         work = self._reduce(values, timeout_s)
@@ -157,9 +185,37 @@ class Agreement:
     def _reduce(self, values: torch.Tensor, timeout_s: float) -> Any:
         return gloo.reduce_to_minimum(self._group, values, timedelta(seconds=timeout_s))
 
-    def _break(self, reason: str) -> None:
+    def _break(self, reason: str, *, for_good: bool = False) -> None:
         self.broken = True
-        logger.error("ranks could not agree on a pool hit (%s); %s", reason, self._if_broken)
+        if self._ends_service:
+            follows = "this step and the service end"
+        elif for_good:
+            follows = "pool hits are off until the service restarts"
+        else:
+            follows = "pool hits are off until they have met again"
+            pause_s = min(PAUSE_S * 2 ** (self._num_failures - 1), LONGEST_PAUSE_S) if self._num_failures else 0.0
+            self._num_failures += 1
+            self._again = MeetingAgain(self._open_again, self._number, MEETING_TIMEOUT_S, pause_s)
+        logger.error("ranks could not agree on a pool hit (%s); %s", reason, follows)
+
+    def _open_again(self, wait_for: WaitFor) -> Any | None:
+        """Another group, once all ranks are there."""
+        place = f"{self._place}-{self._num_failures}"
+        store = gloo.open_another_store(self._store, place, self._size, self._num_failures)
+        store.set(f"here/{self._rank}", "1")
+        if not wait_for(lambda: bool(store.check([f"here/{rank}" for rank in range(self._size)]))):
+            return None
+        return self._open_group(store, place)
+
+    def _open_group(self, store: Any, place: str) -> Any:
+        """The group of all ranks, which are at the store."""
+        longest = timedelta(seconds=max(MEETING_TIMEOUT_S, HELD_UP_TIMEOUT_S, 2 * self._timeout_s))
+        group = gloo.open_group(store, self._rank, self._size, longest, self._address)
+        # until everybody is here nobody goes on
+        group.barrier().wait(timedelta(seconds=MEETING_TIMEOUT_S))
+        if self._rank == 0 and not place.startswith("tcp://"):
+            Path(place).unlink(missing_ok=True)
+        return group
 
 
 class Carrying:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.observability.log import logger
 
-PUBLIC = ("AllreduceOptions", "FileStore", "ProcessGroupGloo", "ReduceOp", "TCPStore")
+PUBLIC = ("AllreduceOptions", "FileStore", "PrefixStore", "ProcessGroupGloo", "ReduceOp", "TCPStore")
 PRIVATE = ("_timeout", "_devices")
 
 LOOPBACK = "127.0.0.1"
@@ -82,6 +82,11 @@ def open_store(place: str, rank: int, size: int, timeout: timedelta) -> tuple[An
     return store, LOOPBACK if host in (LOOPBACK, "localhost") else _own_address(host, int(port))
 
 
+def open_another_store(store: Any, place: str, size: int, number: int) -> Any:
+    """Where the same ranks meet another time; ``number``: which."""
+    return dist.PrefixStore(f"again/{number}", store) if place.startswith("tcp://") else dist.FileStore(place, size)
+
+
 def meet(store: Any, rank: int, size: int, timeout: timedelta) -> None:
     """Wait until every rank is at the store.
 
@@ -125,7 +130,12 @@ def keep_if_running(group: Any, work: Any) -> None:
     with contextlib.suppress(RuntimeError):
         work.wait(timedelta(seconds=ENDS_WITHIN_S))
     if not work.is_completed():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        keep(group)
+
+
+def keep(group: Any) -> None:
+    """Never take it down, whatever becomes of those who know it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _options(timeout: timedelta, address: str) -> Any:

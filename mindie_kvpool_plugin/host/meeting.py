@@ -93,7 +93,7 @@ def _open(rank: int, size: int, name: str, deployment: Deployment) -> Agreement:
     if options.agreement == "auto" and is_daemons_child():
         raise ConfigError(f"{deployment.pool_file.path}: {no_meeting_place(options.agreement).told}")
     timeout_s = max(LATE_RANK_TIMEOUT_S, options.agreement_timeout_s)
-    return Agreement(rank, size, options.agreement, name, timeout_s, if_broken="this step and the service end")
+    return Agreement(rank, size, options.agreement, name, timeout_s, ends_service=True)
 
 
 def _are_told(active: Collection[str]) -> bool:

@@ -113,6 +113,7 @@ class PoolWorker:
         leaving.closed(self)
         if self.why is not None:
             self.why.close()
+        self.agreement.close()
         if self.observed is not None:
             self.observed.forget()
         self.walks.close()

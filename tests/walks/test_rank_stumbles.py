@@ -7,7 +7,10 @@ import pytest
 from mindie_kvpool_plugin.host import step_view
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.run import drive, opened_pool
+from tests.conftest import wait_until
 from tests.walks.conftest import assert_right_so_far, chat, run_config
+
+WAIT_S = 300.0  # ends within seconds
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
@@ -36,6 +39,45 @@ def test_a_rank_that_raises_before_agreeing_does_not_hold_the_other(asynchronous
         assert engine.plugin("kv_pool", 0).counters.hook_errors == 0
         assert engine.plugin("kv_pool", 1).counters.hook_errors == len(stumbled)
     assert len(stumbled) > 5
+
+
+def test_ranks_of_which_one_was_late_use_hits_again():
+    """Rank 1 comes when rank 0 has given it up: no hit is used by anybody until both have met again."""
+    config = run_config(EngineConfig(tp=2, hbm_blocks=48), chat(turns=6))
+    with opened_pool(config) as engine_config, Engine(engine_config) as engine:
+        agreements = [engine.plugin("kv_pool", rank)._worker.agreement for rank in (0, 1)]
+        counters = engine.plugin("kv_pool", 0).counters
+        minimum, usual_s = agreements[1].minimum, agreements[0]._timeout_s
+        were_broken = []
+
+        def wait_at_most(seconds):
+            for agreement in agreements:
+                agreement._timeout_s = seconds
+
+        def come_late(lengths):
+            agreements[1].minimum = minimum
+            wait_until(lambda: agreements[0].broken, WAIT_S, "rank 0 has given rank 1 up")
+            agreed = minimum(lengths)
+            were_broken.extend(agreement.broken for agreement in agreements)
+            wait_at_most(usual_s)
+            return agreed
+
+        agreements[1].minimum = come_late
+        wait_at_most(0.3)
+
+        def ask():
+            drive(engine, chat(turns=6)(), concurrency=4)
+            assert_right_so_far(engine)
+
+        ask()
+        assert were_broken == [True, True]
+        assert counters.recomputed_ranks_disagree > 0
+        used = counters.loaded_tokens
+        wait_until(lambda: ask() or not agreements[0].broken, WAIT_S, "the ranks agree again")
+        ask()
+        assert [agreement.broken for agreement in agreements] == [False, False]
+        assert counters.loaded_tokens > used
+        assert counters.hook_errors == 0
 
 
 def test_a_rank_that_stumbles_again_while_it_counts_does_not_hold_the_other(monkeypatch):

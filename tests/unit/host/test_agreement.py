@@ -1,5 +1,6 @@
 """Ranks arrive at the same lengths, or give pool hits up within a bound."""
 
+import tempfile
 import threading
 import time
 
@@ -9,8 +10,18 @@ import pytest
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host import agreement
 from mindie_kvpool_plugin.host.agreement import Agreement, Alone, Carrying
+from mindie_kvpool_plugin.host.meeting_again import MeetingAgain
+from tests.conftest import wait_until
 
-JOIN_S = 60.0
+JOIN_S = 300.0  # within seconds, as a rule
+BUILT = []
+
+
+@pytest.fixture(autouse=True)
+def closed_afterwards():
+    yield
+    while BUILT:
+        BUILT.pop().close()
 
 
 def meet(size, group, timeout_s=JOIN_S):
@@ -18,6 +29,7 @@ def meet(size, group, timeout_s=JOIN_S):
 
     def build(rank):
         ranks[rank] = Agreement(rank, size, "auto", group, timeout_s)
+        BUILT.append(ranks[rank])
 
     threads = [threading.Thread(target=build, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -53,6 +65,81 @@ def test_minimum_gives_up_when_a_rank_is_gone():
     assert ranks[0].minimum(np.array([5], dtype=np.int64)).tolist() == [0]
     assert ranks[0].broken
     assert ranks[0].minimum(np.array([5], dtype=np.int64)).tolist() == [0]
+
+
+def give_up_each_other(ranks):
+    """Each is asked while the other is not."""
+    for rank in ranks:
+        assert rank.minimum(np.array([5], dtype=np.int64)).tolist() == [0]
+    assert all(rank.broken for rank in ranks)
+
+
+def ask_until(ranks, is_so, what):
+    """Ask all of them the same until it is so; all answers, each the same on every rank."""
+    heard = []
+
+    def ask():
+        first, *others = minimum(ranks, [[4 + rank] for rank in range(len(ranks))])
+        assert others == [first] * len(others)
+        heard.append(first)
+        return is_so()
+
+    wait_until(ask, JOIN_S, what)
+    return heard
+
+
+def test_ranks_of_one_server_meet_again_and_again(monkeypatch, tmp_path):
+    """Through a file of its own each time, of which nothing stays; the second time after a pause."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(agreement, "PAUSE_S", 0.5)
+    ranks = meet(2, "test again", timeout_s=1.0)
+    for _ in range(3):
+        give_up_each_other(ranks)
+        *off, on = ask_until(ranks, lambda: not ranks[0].broken, "the ranks agree again")
+        assert {tuple(one) for one in off} == {(0,)}
+        assert on == [4]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_that_count_differently_stay_apart(caplog):
+    """One was not asked what the others were: nothing says which answer is about which prompt."""
+    ranks = meet(2, "test counts", timeout_s=2.0)
+    ranks[1]._begin()
+    assert minimum(ranks, [[5], [4]]) == [[0], [0]]
+    assert [rank.broken for rank in ranks] == [True, True]
+    assert "they are at questions 1 to 2); pool hits are off until the service restarts" in caplog.text
+    assert minimum(ranks, [[5], [4]]) == [[0], [0]]
+
+
+def test_a_rank_that_did_not_hear_when_to_begin_is_given_up(monkeypatch):
+    """It lost the word on the way: nobody uses a hit at that question, and they meet another time."""
+    monkeypatch.setattr(agreement, "PAUSE_S", 0.1)
+    ranks = meet(2, "test unheard", timeout_s=1.0)
+    smallest, lost = MeetingAgain._smallest, []
+
+    def lose(self, group, value):
+        told = smallest(self, group, value)
+        if self is ranks[1]._again and value == 1 and not lost:
+            lost.append(value)
+            raise RuntimeError("planted")
+        return told
+
+    monkeypatch.setattr(MeetingAgain, "_smallest", lose)
+    give_up_each_other(ranks)
+    heard = ask_until(ranks, lambda: ranks[0]._num_failures == 2, "rank 0 waits for rank 1 at its question")
+    assert lost == [1]
+    assert {tuple(one) for one in heard} == {(0,)}
+
+
+def test_a_rank_that_ends_is_waited_for_no_longer():
+    """Its thread ends when it is closed."""
+    before = set(threading.enumerate())
+    rank, _ = meet(2, "test closed", timeout_s=0.2)
+    assert rank.minimum(np.array([5], dtype=np.int64)).tolist() == [0]
+    (waiting,) = set(threading.enumerate()) - before
+    rank.close()
+    waiting.join(JOIN_S)
+    assert not waiting.is_alive()
 
 
 def test_a_rank_may_be_later_than_the_meeting_was_bounded(monkeypatch):

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from chaos.processes import freeze
-from tests.conftest import free_port
+from tests.conftest import free_port, wait_until
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 6.0  # nobody who is well is as late, on a busy machine either
 BOUND_S = 2.0  # where one does
 LATE_S = 10.0  # a busy machine; without the bound a rank would wait for a minute (``HELD_UP_TIMEOUT_S``)
+MET_AGAIN_S = 300.0  # within seconds, as a rule
 ENDED_S = 30.0  # an interpreter with torch goes down, on a busy machine; what is left of the agreement lasts a minute
 
 
@@ -103,6 +104,26 @@ def test_a_stopped_rank_holds_nobody_longer_than_the_bound_and_ends_with_the_sam
     for answer, seconds, broken in [*others, ranks[1].hear()]:
         assert (answer, broken) == ([0], True)
         assert seconds < 3 * BOUND_S + LATE_S
+
+
+def test_ranks_meet_again_once_the_late_one_goes_on(ranks):
+    """From one question on, which is the same for all; until then no hit is used."""
+    freeze(ranks[1].process.pid)
+    for rank in ranks:
+        rank.ask(7)
+    others = [ranks[0].hear(), ranks[2].hear()]
+    ranks[1].process.send_signal(signal.SIGCONT)
+    assert [broken for _, _, broken in (*others, ranks[1].hear())] == [True] * 3
+    heard = []
+
+    def ask():
+        heard.append(agreed(ranks, [5], [4], [6]))
+        return heard[-1][0][0] == [4]
+
+    wait_until(ask, MET_AGAIN_S, "the ranks agree again")
+    assert {tuple(answer[0] for answer, _, _ in one) for one in heard[:-1]} == {(0, 0, 0)}
+    assert [(answer, broken) for answer, _, broken in heard[-1]] == [([4], False)] * 3
+    assert [answer for answer, _, _ in agreed(ranks, [5, 1], [4, 3], [6, 2])] == [[4, 1]] * 3
 
 
 @in_a_moment

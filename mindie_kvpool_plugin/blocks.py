@@ -151,6 +151,34 @@ class PoolHit:
 
 
 @dataclass(frozen=True, slots=True)
+class Ground:
+    """What the blocks held that a prompt found on the device, when what follows was computed with them.
+
+    The host finds them by a hash that can be forged, and that knows an adapter by its name only.
+
+    Attributes:
+        known: bool [n], ``digests`` names the content; of the prompt's leading blocks on this rank.
+        digests: uint64 [n, 2], valid where ``known``.
+        doubtful: bool [n], nobody can tell that it is what the prompt's tokens say.
+    """
+
+    known: npt.NDArray[np.bool_]
+    digests: Digests
+    doubtful: npt.NDArray[np.bool_]
+
+    def bears(self, digests: Digests) -> int:
+        """How many of a sequence's leading blocks were computed with nothing but what its tokens say.
+
+        Args:
+            digests: uint64 [blocks, 2], what its tokens say, of its blocks on this rank.
+        """
+        count = min(len(digests), len(self.known))
+        differs = (self.digests[:count] != digests[:count]).any(axis=1)
+        is_other = self.doubtful[:count] | (self.known[:count] & differs)
+        return int(is_other.argmax()) if is_other.any() else len(digests)
+
+
+@dataclass(frozen=True, slots=True)
 class FreedSequence:
     """What a sequence leaves behind.
 
@@ -161,6 +189,7 @@ class FreedSequence:
         block_ids: int64 [n], where.
         hashed: what was hashed of them when they were loaded.
         adapter: its LoRA adapter.
+        ground: what it was computed with; None: it found nothing on the device.
     """
 
     sequence_id: int
@@ -169,3 +198,4 @@ class FreedSequence:
     block_ids: BlockIds
     hashed: HashedTokens | None = None
     adapter: Adapter | None = None
+    ground: Ground | None = None

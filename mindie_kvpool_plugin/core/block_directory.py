@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mindie_kvpool_plugin.blocks import BlockIds, Digests
+from mindie_kvpool_plugin.blocks import BlockIds, Digests, Ground
 
 NOBODY = -1
 MIXED = -2
@@ -91,6 +91,20 @@ class BlockDirectory:
         same = (self._digests[block_ids] == digests).all(axis=1)
         held: Mask = same & self._known[block_ids]
         return held
+
+    def ground(self, sequence_id: int, block_ids: BlockIds, is_alike: Callable[[int], bool]) -> Ground:
+        """What a sequence is computed with, once the batch's own blocks belong to their sequences.
+
+        Args:
+            sequence_id: the host's id.
+            block_ids: int64 [n], the leading blocks it found on the device.
+            is_alike: whether what a sequence wrote, or NOBODY's content that nobody named, can be this one's.
+        """
+        writers, known = self._writer[block_ids], self._known[block_ids]
+        others = np.unique(writers[~known & (writers != sequence_id) & (writers != MIXED)])
+        unlike = [writer for writer in others.tolist() if not is_alike(writer)]
+        doubtful = (writers == MIXED) | (~known & np.isin(writers, unlike))
+        return Ground(known, self._digests[block_ids], doubtful)
 
     def writers(self, block_ids: BlockIds) -> npt.NDArray[np.int64]:
         """The running sequence that wrote each block, or NOBODY or MIXED."""

@@ -294,7 +294,7 @@ class Spill:
         chain = block_keys.digests_of(sequence.tokens, size, sequence.hashed, sequence.adapter)
         digests = chain[sequence.indexes]
         same = claim.known & (claim.digests == digests).all(axis=1)
-        valid = claim.written | same
+        valid = same | (claim.written & self._borne(sequence, digests))
         stored = np.zeros(len(valid), dtype=np.bool_)
         kept = job.rows[(same & claim.pooled)[job.rows]]
         stored[kept] = True
@@ -325,6 +325,18 @@ class Spill:
             has_time[offered] = False
             self._rank.why.settled(digests, job.rows, valid, stored, job.withdrawn(), admitted, has_time, refused)
         self._rank.counters.spill_seconds.add(time.monotonic() - began)
+
+    def _borne(self, sequence: FreedSequence, digests: Digests) -> Mask:
+        """Bool [blocks], which were computed with nothing but what the tokens before them say, as far as is known."""
+        count = len(digests) if sequence.ground is None else sequence.ground.bears(digests)
+        if count < len(digests):
+            self._log.warning(
+                "a prompt was computed with a block that holds something else: an adapter was loaded anew under its "
+                "name, or a hash of MindIE-LLM was forged; %d blocks behind it are not stored",
+                len(digests) - count,
+            )
+        borne: Mask = np.arange(len(digests)) < count
+        return borne
 
     def _admitted(self, job: SpillJob, chain: Digests) -> Mask:
         """Bool [blocks], which may be stored if their content is certain."""

@@ -316,6 +316,8 @@ class KvPoolPlugin:
         ]
         lengths = computed.copy()
         lengths[rows] = worker.walks.prefill.run(prompts, hits)
+        for prompt in prompts:
+            self._stand(worker, prompt, adapters.get(prompt.row))
         if worker.why is not None:
             worker.why.prefilled(metadata, zip(new, prompts, strict=True), worker.sequences, adapters, rows, lengths)
         step_view.lower_hits(metadata, model_inputs, lengths, worker.block_size, worker.dp_rank, worker.share)
@@ -336,6 +338,15 @@ class KvPoolPlugin:
             adapter=adapter,
         )
         return Prompt(new.row, new.sequence_id, len(new.tokens), indexes, block_ids, new.computed)
+
+    def _stand(self, worker: PoolWorker, prompt: Prompt, adapter: Adapter | None) -> None:
+        """Note what the prompt found on the device, now that the batch's blocks belong to their sequences."""
+        found = prompt.block_ids[prompt.indexes < prompt.computed]
+        if len(found):
+            ground = worker.walks.directory.ground(
+                prompt.sequence_id, found, lambda writer: worker.sequences.adapter(writer) is adapter
+            )
+            worker.sequences.stand(prompt.sequence_id, ground)
 
     def _hit(self, worker: PoolWorker, new: NewPrompt, prompt: Prompt, adapter: Adapter | None) -> PoolHit:
         promised = (prompt.indexes >= new.computed) & (prompt.indexes < new.promised)

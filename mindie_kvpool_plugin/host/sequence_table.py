@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindie_kvpool_plugin.blocks import Adapter, BlockIds, FreedSequence, HashedTokens, Tokens
+from mindie_kvpool_plugin.blocks import Adapter, BlockIds, FreedSequence, Ground, HashedTokens, Tokens
 from mindie_kvpool_plugin.host.block_share import BlockShare
 
 Handles = npt.NDArray[np.int32]
@@ -58,6 +58,7 @@ class SequenceTable:
         self._adapters: dict[int, Adapter] = {}
         self._expected: dict[int, tuple[Adapter | None, BlockIds]] = {}
         self._places: dict[int, BlockIds] = {}
+        self._ground: dict[int, Ground] = {}
         self._sequence_ids = np.full(0, NO_SEQUENCE, dtype=np.int64)
         self._num_blocks = np.zeros(0, dtype=np.int64)
         self._poolable = np.zeros(0, dtype=np.bool_)
@@ -102,6 +103,7 @@ class SequenceTable:
             # the host reused the handle without a free event, as after a recovery
             self._forget(stale)
         blocks = table[row][table[row] >= 0]
+        self._ground.pop(sequence_id, None)
         self._handle_of[sequence_id] = handle
         self._sequence_ids[handle] = sequence_id
         self._num_blocks[handle] = len(blocks)
@@ -204,7 +206,16 @@ class SequenceTable:
         block_ids = table[places].astype(np.int64)
         given: Mask = self._given[handle, places] == table[places]
         hashed, adapter = self._hashed.get(sequence_id), self._adapters.get(sequence_id)
-        return FreedSequence(sequence_id, tokens, indexes, block_ids, hashed, adapter), given
+        ground = self._ground.get(sequence_id)
+        return FreedSequence(sequence_id, tokens, indexes, block_ids, hashed, adapter, ground), given
+
+    def stand(self, sequence_id: int, ground: Ground) -> None:
+        """What of a sequence's prompt was on the device when the rest of it was computed."""
+        self._ground[sequence_id] = ground
+
+    def adapter(self, sequence_id: int) -> Adapter | None:
+        """A sequence's LoRA adapter; None also for one that is unknown."""
+        return self._adapters.get(sequence_id)
 
     def hashed(self, sequence_id: int) -> HashedTokens:
         """Where to note the digests of a sequence's tokens; forgotten with the sequence."""
@@ -221,6 +232,7 @@ class SequenceTable:
         self._hashed.pop(sequence_id, None)
         self._adapters.pop(sequence_id, None)
         self._places.pop(sequence_id, None)
+        self._ground.pop(sequence_id, None)
         self._expected.pop(sequence_id, None)
         return self._handle_of.pop(sequence_id, None)
 

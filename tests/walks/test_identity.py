@@ -225,9 +225,40 @@ def test_what_an_adapter_computed_is_not_stored_once_it_was_loaded_anew():
         plugin.adapter_loaded("poet")
         engine.run()
         assert plugin.counters.spilled_blocks == 0
+        engine.submit([*PROMPT, *range(60)], 8, "poet")
+        engine.run()
+        assert plugin.counters.spilled_blocks == 0, "the host found the mixture on the device"
+        engine.drop_hbm()
         engine.submit(PROMPT, 8, "poet")
         engine.run()
         assert plugin.counters.spilled_blocks > 0
+
+
+def test_what_follows_blocks_of_the_adapter_before_is_not_stored(tmp_path):
+    """The host finds them on the device by the name; once they are gone from there, prompts are stored again."""
+
+    def lies_in(folder, content):
+        folder.mkdir()
+        (folder / "adapter_model.safetensors").write_bytes(content)
+        return SimpleNamespace(adapter_info_registry={"poet": SimpleNamespace(adapter_path=str(folder))})
+
+    config = RunConfig(EngineConfig(), chat())
+    with opened_pool(config) as pooled, Engine(pooled) as engine:
+        plugin, wrapper = engine.plugin("kv_pool"), engine.workers[0].generator.model_wrapper
+        stored = []
+        for folder, content in (("one", b"one"), ("two", b"two")):
+            plugin.adapter_changing("poet")
+            wrapper.adapter_manager = lies_in(tmp_path / folder, content)
+            plugin.adapter_loaded("poet")
+            engine.submit([*PROMPT, *range(len(stored), 60)], 8, "poet")
+            engine.run()
+            stored.append(plugin.counters.spilled_blocks)
+        assert stored[0] > 0
+        assert stored[1] == stored[0]
+        engine.drop_hbm()
+        engine.submit([*PROMPT, *range(1, 60)], 8, "poet")
+        engine.run()
+        assert plugin.counters.spilled_blocks > stored[1]
 
 
 def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool():

@@ -1,5 +1,6 @@
 """What a sequence leaves behind reaches the pool whole, or not at all."""
 
+import dataclasses
 import threading
 from unittest.mock import Mock
 
@@ -71,6 +72,45 @@ def test_blocks_of_uncertain_content_are_not_stored():
     rank.free(8, tokens, [1, 2])
     assert rank.pool.puts == []
     assert rank.counters.unclaimed_blocks == 2
+
+
+def found(rank, sequence_id, tokens, block_ids, computed, is_alike=lambda writer: True):
+    """A sequence that found some of its blocks on the device and computed the others with them."""
+    rank.directory.rewrite(sequence_id, np.array(block_ids[computed:]))
+    ground = rank.directory.ground(sequence_id, np.array(block_ids[:computed]), is_alike)
+    given = np.ones(len(block_ids), dtype=bool)
+    rank.spill.freed(dataclasses.replace(freed(sequence_id, tokens, block_ids), ground=ground), given)
+
+
+def test_what_was_computed_with_another_ones_block_is_not_stored():
+    """The host found it by a forged hash: what follows is computed with it, and is not what its tokens say."""
+    rank = Rank()
+    rank.compute(7, prompt(100, 1), [1])
+    rank.free(7, prompt(100, 1), [1])
+    stored = set(rank.pool.keys())
+    found(rank, 8, prompt(500, 3), [1, 2, 3], computed=1)
+    assert set(rank.pool.keys()) == stored
+    found(rank, 9, prompt(100, 3), [1, 4, 5], computed=1)
+    assert len(rank.pool.data_keys()) == 3, "behind the block that these tokens name everything is stored"
+
+
+def test_what_was_computed_with_a_block_of_another_adapter_is_not_stored():
+    """Still running, or gone without a word: nobody named it, and whose it is does not fit."""
+    rank = Rank()
+    rank.compute(7, prompt(100, 1), [1])
+    found(rank, 8, prompt(100, 3), [1, 2, 3], computed=1, is_alike=lambda writer: False)
+    assert rank.pool.data_keys() == []
+    found(rank, 9, prompt(100, 3), [1, 4, 5], computed=1, is_alike=lambda writer: writer == 7)
+    assert len(rank.pool.data_keys()) == 2
+
+
+def test_what_was_computed_with_a_block_of_two_sequences_is_not_stored():
+    """Nobody knows which of their answers it holds."""
+    rank = Rank()
+    rank.compute(7, prompt(100, 1), [1])
+    rank.directory.extend(np.array([6]), np.array([1]))
+    found(rank, 8, prompt(100, 3), [1, 2, 3], computed=1)
+    assert rank.pool.data_keys() == []
 
 
 def test_a_known_block_is_stored_only_under_its_own_digest():

@@ -1,9 +1,10 @@
 """LoRA adapters: what names their content in keys, and what the scheduler mixes into its hashes.
 
 A block's KV depends on the adapter, so an adapter's content begins the digest chain of its sequences.  The content is
-read from the adapter's directory, which the host's adapter manager knows, when the host loads the adapter (command
-thread) or in the background when a prompt first asks for it; that prompt runs without the pool.  A host without an
-adapter manager cannot load adapters at run time: there the name stands for the content.
+read from the adapter's directory, which the host's adapter manager knows, when the host has loaded the adapter: at
+start or on the command thread.  Later its files may be others than those that were loaded.  One that was missed is
+read in the background when a prompt first asks for it; that prompt runs without the pool.  A host without an adapter
+manager cannot load adapters at run time: there the name stands for the content.
 
 An adapter that is unloaded, or loaded again under its name, is another one from then on: what running sequences
 computed with the old one is not stored any more.
@@ -61,7 +62,7 @@ class Adapters:
         self._wrapper = model_wrapper
         self._known: dict[str, Adapter] = {}
         self._asked: set[str] = set()
-        self._changes = 0
+        self._changes: dict[str, int] = {}
         self._lock = threading.Lock()
         self._log = RateLimited()
 
@@ -77,8 +78,18 @@ class Adapters:
         if self._manager() is None:
             self.learn(name)
             return self._known.get(name)
-        threading.Thread(target=self.learn, args=(name,), name="kvpool-adapter", daemon=True).start()
+        try:
+            threading.Thread(target=self.learn, args=(name,), name="kvpool-adapter", daemon=True).start()
+        except RuntimeError:  # none is left: the next prompt tries again
+            with self._lock:
+                self._asked.discard(name)
         return None
+
+    def learn_loaded(self) -> None:
+        """Read all that the host loaded before it served; at start, while their files are those that were loaded."""
+        registry = getattr(self._manager(), "adapter_info_registry", {})
+        for name in [name for name, info in registry.items() if getattr(info, "adapter_path", None)]:
+            self.learn(name)
 
     def known(self) -> dict[str, Adapter]:
         """All whose content is known now, by name.  Any thread."""
@@ -89,9 +100,9 @@ class Adapters:
         return any(known is adapter for known in tuple(self._known.values()))
 
     def forget(self, name: str) -> None:
-        """The host is about to load or unload an adapter of this name."""
+        """The host is about to load or unload an adapter of this name, or has unloaded it."""
         with self._lock:
-            self._changes += 1
+            self._changes[name] = self._changes.get(name, 0) + 1
             self._known.pop(name, None)
             self._asked.discard(name)
 
@@ -99,14 +110,14 @@ class Adapters:
         """Read what an adapter consists of."""
         with self._lock:
             self._asked.add(name)
-            asked = self._changes
+            asked = self._changes.get(name)
         content = self._content(name)
         with self._lock:
-            if content is not None and asked == self._changes:
+            if content is not None and asked == self._changes.get(name):
                 root = hashlib.sha256(b"adapter\0" + content.encode()).digest()[:DIGEST_BYTES]
                 self._known[name] = Adapter(root, extra_hash(name))
             elif content is not None:
-                self._asked.discard(name)  # adapters came or went meanwhile: asked again by the next prompt
+                self._asked.discard(name)  # it came or went meanwhile: asked again by the next prompt
 
     def _content(self, name: str) -> str | None:
         manager = self._manager()

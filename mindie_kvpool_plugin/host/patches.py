@@ -255,9 +255,15 @@ def announce_adapters(generator: types.ModuleType) -> None:
 
     def tell_unload(wrapped: Wrapped, instance: Any, args: Args, kwargs: Kwargs) -> Any:
         plugin = _plugin_of(instance)
-        if plugin is not None:
-            plugin.adapter_changing(_argument(args, kwargs, 0, "lora_name"))
-        return wrapped(*args, **kwargs)
+        if plugin is None:
+            return wrapped(*args, **kwargs)
+        name = _argument(args, kwargs, 0, "lora_name")
+        plugin.adapter_changing(name)
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            # a prompt that asked for it meanwhile found it still; from here on the host computes without an adapter
+            plugin.adapter_changing(name)
 
     wrapt.wrap_function_wrapper(generator, "Generator.load_lora", tell_load)
     wrapt.wrap_function_wrapper(generator, "Generator.unload_lora", tell_unload)

@@ -233,7 +233,7 @@ class KvPoolPlugin:
     # -- LoRA adapters come and go, on the host's command thread --------------------------------------------
 
     def adapter_changing(self, name: str) -> None:
-        """The host is about to load or unload an adapter of this name."""
+        """The host is about to load or unload an adapter of this name, or has unloaded it."""
         self._enter("forgetting an adapter", lambda worker: worker.adapters.forget(name))
 
     def adapter_loaded(self, name: str) -> None:

@@ -164,6 +164,7 @@ def _around(
     )
     meeting = meet(deployment, load_gate)
     adapters = Adapters(model_wrapper)
+    adapters.learn_loaded()
     settles_late = modes.settles_late(deployment.active)
     sequences = SequenceTable(infer_context, block_size, settles_late=settles_late, share=deployment.share)
     in_flight = InFlight()

@@ -234,6 +234,24 @@ def test_what_an_adapter_computed_is_not_stored_once_it_was_loaded_anew():
         assert plugin.counters.spilled_blocks > 0
 
 
+def test_a_prompt_in_the_middle_of_an_unload_names_no_adapter(tmp_path):
+    """The host still lists it when the prompt asks, and computes without an adapter from then on."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"one")
+    registry = {"poet": SimpleNamespace(adapter_path=str(tmp_path))}
+    config = RunConfig(EngineConfig(), chat())
+    with opened_pool(config) as pooled, Engine(pooled) as engine:
+        adapters, generator = engine.plugin("kv_pool")._worker.adapters, engine.workers[0].generator
+
+        def unload(name):
+            adapters.learn(name)  # a prompt's thread, which was fast
+            assert adapters.find(name) is not None
+            del registry[name]
+
+        generator.model_wrapper.adapter_manager = SimpleNamespace(adapter_info_registry=registry, unload_adapter=unload)
+        generator.unload_lora("poet")
+        assert adapters.known() == {}
+
+
 def test_what_follows_blocks_of_the_adapter_before_is_not_stored(tmp_path):
     """The host finds them on the device by the name; once they are gone from there, prompts are stored again."""
 

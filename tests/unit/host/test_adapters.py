@@ -2,10 +2,12 @@
 
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from mindie_kvpool_plugin.host.adapters import Adapters, extra_hash
+from tests.conftest import wait_until
 
 JOIN_S = 10.0
 
@@ -83,6 +85,36 @@ def test_a_prompt_does_not_wait_for_an_adapter_to_be_read(tmp_path, monkeypatch)
     go_on.set()
     reader.join(JOIN_S)
     assert adapters.find("lora") is not None
+
+
+def test_an_adapter_is_named_by_the_files_that_were_loaded(tmp_path):
+    """Not by what an operator has put there since, to load it later."""
+    directory = adapter(tmp_path / "a", b"x")
+    wrapper = Wrapper(lora=directory, base="")
+    adapters = Adapters(wrapper)
+    adapters.learn_loaded()
+    (directory / "adapter_model.safetensors").write_bytes(b"y" * 100)
+    assert adapters.find("lora").root == learnt(Wrapper(l=adapter(tmp_path / "b", b"x")), "l").find("l").root
+    assert set(adapters.known()) == {"lora"}, "what stands for no adapter has no files"
+
+
+def test_another_adapter_that_comes_meanwhile_is_no_reason_to_read_this_one_later(tmp_path, monkeypatch):
+    """Later its files may be others than those that were loaded."""
+    adapters = Adapters(Wrapper(lora=adapter(tmp_path / "a", b"x")))
+    read = Adapters._content
+    monkeypatch.setattr(Adapters, "_content", lambda self, name: (read(self, name), self.forget("other"))[0])
+    adapters.learn("lora")
+    assert adapters.find("lora") is not None
+
+
+def test_a_prompt_that_finds_no_thread_leaves_the_adapter_to_the_next_one(tmp_path, monkeypatch):
+    """The engine goes on without the pool for that one."""
+    adapters = Adapters(Wrapper(lora=adapter(tmp_path / "a", b"x")))
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        assert adapters.find("lora") is None
+    assert adapters.find("lora") is None
+    wait_until(lambda: adapters.find("lora") is not None, JOIN_S, "the adapter is read")
 
 
 def test_an_adapter_loaded_again_under_its_name_is_another_one(tmp_path):

@@ -18,6 +18,7 @@ the breaker is open.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 import time
@@ -111,9 +112,12 @@ class GuardedPool(PoolWrapper):
     @property
     def is_available(self) -> bool:
         """Whether a call would reach the backend."""
-        if self.state is State.OPEN or self._is_late(time.monotonic()):
+        if self.state is State.OPEN:
+            if self._prober is None:
+                with self._lock:
+                    self._start_prober()
             return False
-        return self.inner.is_available
+        return not self._is_late(time.monotonic()) and self.inner.is_available
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
         """The backend's answer, or no within the budget."""
@@ -153,7 +157,12 @@ class GuardedPool(PoolWrapper):
 
         if self._lookups is None or what != "exists":
             return run()
-        answers = self._lookups.start(run).wait(self._policy.lookup_budget_s)
+        try:
+            job = self._lookups.start(run)
+        except RuntimeError as error:
+            self._end(call, _Trouble("raised", f"no thread could be started for it: {error}"), ())
+            return [False] * count
+        answers = job.wait(self._policy.lookup_budget_s)
         return [False] * count if answers is None else answers
 
     def _run(self, call: _Call, count: int, ask: Callable[[], Sequence[bool]]) -> list[bool]:
@@ -177,6 +186,7 @@ class GuardedPool(PoolWrapper):
         now = time.monotonic()
         with self._lock:
             self._look_at_overdue(now)
+            self._start_prober()
             if self._closing.is_set() or self.state is State.OPEN or self._has_trial or self._is_late(now):
                 self._counters.refused_keys += count
                 return None
@@ -240,9 +250,16 @@ class GuardedPool(PoolWrapper):
                 self._retry_s,
             )
         self._turn(State.OPEN)
-        if self._prober is None and not self._closing.is_set():
-            self._prober = threading.Thread(target=self._probe, name="kvpool-probe", daemon=True)
-            self._prober.start()
+        self._start_prober()
+
+    def _start_prober(self) -> None:
+        """Under the lock: while it is open somebody asks; if no thread is left now, whoever comes next sees to it."""
+        if self.state is not State.OPEN or self._prober is not None or self._closing.is_set():
+            return
+        prober = threading.Thread(target=self._probe, name="kvpool-probe", daemon=True)
+        with contextlib.suppress(RuntimeError):
+            prober.start()
+            self._prober = prober
 
     def _close_again(self, now: float) -> None:
         self._turn(State.CLOSED)

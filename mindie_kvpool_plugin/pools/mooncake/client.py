@@ -133,9 +133,14 @@ class MooncakeClient:
             if self._is_closing or now < self._next_replacement_s or self._current is None:
                 return
             self._next_replacement_s = now + REPLACE_INTERVAL_S
-            old, self._current = self._current, None
-            self._replacer = threading.Thread(target=self._replace, args=(old,), name="kvpool-mooncake", daemon=True)
-            self._replacer.start()  # under the lock: close() must not find it unstarted
+            old = self._current
+            replacer = threading.Thread(target=self._replace, args=(old,), name="kvpool-mooncake", daemon=True)
+            try:
+                replacer.start()  # under the lock, for which it waits: close() must not find it unstarted
+            except RuntimeError as error:
+                logger.error("%s, and the Mooncake client cannot be replaced now: %s", why, error)
+                return
+            self._replacer, self._current = replacer, None
         logger.warning("%s: replacing the Mooncake client; what this process held in the pool is lost", why)
 
     def leave(self) -> None:

@@ -108,6 +108,37 @@ def test_opens_after_failed_calls_in_a_row_and_asks_no_more(guarded, monkeypatch
     assert (counters.breaker_openings, counters.refused_keys) == (1, 4)
 
 
+def out_of_threads(monkeypatch):
+    refused = RuntimeError("can't start new thread")
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(refused))
+
+
+def test_a_lookup_that_finds_no_thread_is_a_failed_call_and_no_more(guarded, monkeypatch):
+    """Else it would count as one that never returns, and the pool would be left alone for good."""
+    pool, backend, _ = guarded(lookup_budget_s=30.0, failures=3)
+    with monkeypatch.context() as patch:
+        out_of_threads(patch)
+        assert pool.exists(KEYS) == [False, False]
+    assert pool.is_available
+    assert pool.exists(KEYS) == [True, True]
+    assert backend.asked == ["exists"]
+
+
+@pytest.mark.parametrize("ask", [get, lambda pool: pool.is_available], ids=["call", "question"])
+def test_a_breaker_that_finds_no_thread_asks_again_once_there_is_one(guarded, monkeypatch, ask):
+    """The call that opens it fails like any other, and whoever comes next sees to it that somebody asks."""
+    pool, backend, _ = guarded(failures=1, retry_s=SOON_S)
+    backend.trouble = "the service is gone"
+    with monkeypatch.context() as patch:
+        out_of_threads(patch)
+        assert get(pool) == [False, False]
+        assert pool.state is State.OPEN
+    backend.trouble = None
+    ask(pool)
+    wait_until(lambda: pool.state is State.HALF_OPEN, 30, "the pool is asked")
+    assert get(pool) == [True, True]
+
+
 def test_where_blocks_lie_is_not_known_of_a_pool_in_trouble(guarded):
     """Not an ordinary no, which would mean its own part; three such questions open it, and it is left alone."""
     pool, backend, counters = guarded(failures=3)

@@ -181,6 +181,17 @@ def test_replacement_is_tried_again_when_the_master_is_away(monkeypatch):
     assert pool.link.client.replacements == 0
 
 
+def test_a_client_that_no_thread_can_replace_is_kept(monkeypatch):
+    """It still reaches all peers but the one it lost."""
+    pool = _pool(ScriptedStore([1]))
+    refused = RuntimeError("can't start new thread")
+    with monkeypatch.context() as out_of_threads:
+        out_of_threads.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(refused))
+        pool.link.client.replace("test")
+    assert pool.exists(["a"]) == [True]
+    pool.close()
+
+
 def test_stuck_call_keeps_its_client_until_it_returns():
     """A replaced client is closed by the call that returns last, and close waits for it."""
     entered, leave = threading.Event(), threading.Event()

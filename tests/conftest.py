@@ -149,6 +149,13 @@ def begin(tmp_path, monkeypatch):
 
 @pytest.fixture
 def own_master():
-    """A master of the test's own, to be killed and restarted; it forgets a silent client soon."""
-    with MooncakeMaster("--default_kv_lease_ttl=2s", "--client_ttl=2") as running:
+    """A master of the test's own, to be killed and restarted; it bears with a client that a busy machine holds up."""
+    with MooncakeMaster("--default_kv_lease_ttl=2s", "--client_ttl=14") as running:
+        yield running
+
+
+@pytest.fixture
+def forgetful_master():
+    """One that forgets a client soon after its last ping, of which there is one every second."""
+    with MooncakeMaster("--default_kv_lease_ttl=2s", "--client_ttl=5") as running:
         yield running

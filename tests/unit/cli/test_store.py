@@ -54,7 +54,7 @@ def engine():
 
 
 def segments(master):
-    return Admin(HOST, master.metrics_port).segments()
+    return Admin(HOST, master.metrics_port, START_S).segments()
 
 
 def keys(count, name="key"):
@@ -109,7 +109,7 @@ def test_ending_store_takes_no_blocks_and_still_gives_them(tmp_path, start, own_
     assert all(pool.put(keys(4), memory.buffers))
     store.tell(signal.SIGTERM)
     store.hear("leaving the pool")
-    wait_until(lambda: segments(own_master)[0].status != "OK", 20, "the master knows")
+    wait_until(lambda: segments(own_master)[0].status != "OK", START_S, "the master knows")
     assert [each.status for each in segments(own_master)] == ["GRACEFULLY_UNMOUNTING"]
     back = Memory(4, SEGMENTS, SEGMENT_BYTES)
     assert all(pool.get(keys(4), back.buffers))
@@ -130,7 +130,7 @@ def test_store_mounts_again_after_a_restart_of_the_master(tmp_path, start, own_m
     assert own_master.address in store.hear("does not answer")
     own_master.start()
     store.hear("answers again")
-    wait_until(lambda: segments(own_master) == before, 20, "the memory is mounted again")
+    wait_until(lambda: segments(own_master) == before, START_S, "the memory is mounted again")
     memory = Memory(4, SEGMENTS, SEGMENT_BYTES).fill(4)
     put_each(engine(path), keys(4), memory)
     assert store.end(signal.SIGTERM)[0] == 0
@@ -202,7 +202,7 @@ def test_disk_of_a_store_is_there_again_after_a_restart(tmp_path, start, ssd_mas
     if how == signal.SIGKILL:
         follower.hear("waiting up to")
     follower.line()
-    wait_until(lambda: sum(pool.exists(keys(count))) >= kept, 20, "the keys on disk are known again")
+    wait_until(lambda: sum(pool.exists(keys(count))) >= kept, START_S, "the keys on disk are known again")
     assert count_readable(pool, keys(count), memory) >= kept
     # a master that forgot the dead store late would take the keys away again now
     still = time.monotonic() + 5
@@ -248,13 +248,13 @@ def test_figures_of_a_store_are_there_for_whoever_asks(tmp_path, start, ssd_mast
     store.line()
     memory = Memory(40, SEGMENTS, SEGMENT_BYTES).fill(7)
     put_each(engine(path), keys(40), memory)
-    wait_until(lambda: figures(store.pid)["store_disk_bytes"] >= 4 * MIB, 30, "the disk's figure")
+    wait_until(lambda: figures(store.pid)["store_disk_bytes"] >= 4 * MIB, START_S, "the disk's figure")
     now = figures(store.pid)
     assert (now["store_memory_bytes"], now["store_disk_limit_bytes"]) == (32 * MIB, 64 * MIB)
     assert 8 * MIB <= now["store_used_bytes"] <= 32 * MIB
     assert (now["store_master_answers"], now["store_master_losses_total"]) == (1, 0)
     ssd_master.kill()
-    wait_until(lambda: figures(store.pid)["store_master_answers"] == 0, 30, "the lost master shows")
+    wait_until(lambda: figures(store.pid)["store_master_answers"] == 0, START_S, "the lost master shows")
     assert figures(store.pid)["store_master_losses_total"] == 1
     assert store.end(signal.SIGTERM)[0] == 0
     assert not [reply for reply in ask_all({"ask": "stats"}) if str(store.pid) in reply.socket]

@@ -180,16 +180,16 @@ def test_a_restarted_master(own_master, pool_path_of, tmp_path):
     pool.close()
 
 
-def test_owners_that_were_forgotten_are_no_restart(own_master, pool_path_of, run_child):
+def test_owners_that_were_forgotten_are_no_restart(forgetful_master, pool_path_of, run_child):
     """A process that stood still for longer than client_ttl comes back to the same master."""
-    child = run_child("peer", own_master.address, str(16 * MIB), "0", "1")
+    child = run_child("peer", forgetful_master.address, str(16 * MIB), "0", "1")
     child.hear()
     # with its first ping an owner mounts what it has mounted; before that a second mount would not be told from it
-    wait_until(lambda: own_master.metric("master_remount_segment_requests_total") == 1, 60, "its first ping")
+    wait_until(lambda: forgetful_master.metric("master_remount_segment_requests_total") == 1, 60, "its first ping")
     with frozen(child.process.pid):
-        wait_until(lambda: state_of(own_master)[1] == [], 60, "forgotten")
-    wait_until(lambda: state_of(own_master)[1] != [], 60, "back")
-    assert "history.remounted" in told(case_of(pool_path_of(own_master)), *LIVE)
+        wait_until(lambda: state_of(forgetful_master)[1] == [], 60, "forgotten")
+    wait_until(lambda: state_of(forgetful_master)[1] != [], 60, "back")
+    assert "history.remounted" in told(case_of(pool_path_of(forgetful_master)), *LIVE)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from mindie_kvpool_plugin.check.situation import Situation
 from mindie_kvpool_plugin.doctor.acceptance.table import ACCEPTANCE
 from mindie_kvpool_plugin.doctor.acceptance.trial import Trial
 from mindie_kvpool_plugin.doctor.examine import examine
-from mindie_kvpool_plugin.pools.mooncake import peers, places, transfer
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests.conftest import free_port, mooncake_keys
 from tests.standin_service import standing_in, write_config
 from tests.unit.doctor.conftest import PATIENT_S, SETTLED_FLAGS
+from tests.unit.pools.mooncake.conftest import patience
 
 
 def write_pool(folder, master, options=None, **more):
@@ -46,12 +46,8 @@ def troubles(lines):
 
 @pytest.fixture(scope="module", autouse=True)
 def unhurried():
-    """Ranks of this process and its services: who answers at once elsewhere may be slow on a busy machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peers, "ANSWER_TIMEOUT_S", PATIENT_S)
-        patch.setattr(transfer, "GATE_TIMEOUT_S", PATIENT_S)
-        for module in (places, transfer):
-            patch.setattr(module, "SLOW_S", PATIENT_S)
+    """Ranks of this process have patience."""
+    with patience():
         yield
 
 

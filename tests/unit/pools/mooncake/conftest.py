@@ -1,5 +1,6 @@
 """Processes beside the test's own."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from mindie_kvpool_plugin.pools.mooncake import peers, places, transfer
 from mindie_kvpool_plugin.pools.registry import open_pool
 from tests.conftest import mooncake_keys, write_pool_file
 
 ROOT = Path(__file__).parents[4]
+PATIENT_S = 60.0
 
 
 class Child:
@@ -32,7 +35,7 @@ class Child:
         assert line, f"the child ended with {self.process.wait()}: {self.process.stderr and self.process.stderr.read()}"
         return json.loads(line)
 
-    def wait(self, timeout_s=30):
+    def wait(self, timeout_s=60):
         self.process.communicate(timeout=timeout_s)
         return self.process.returncode
 
@@ -42,6 +45,24 @@ class Child:
     def end(self):
         self.process.kill()
         self.process.communicate()
+
+
+@contextlib.contextmanager
+def patience():
+    """Who answers at once elsewhere may be slow on a busy machine; not where a test is about who does not answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "ANSWER_TIMEOUT_S", PATIENT_S)
+        patch.setattr(transfer, "GATE_TIMEOUT_S", PATIENT_S)
+        for module in (places, transfer):
+            patch.setattr(module, "SLOW_S", PATIENT_S)
+        yield
+
+
+@pytest.fixture
+def unhurried():
+    """Pools of this process have patience."""
+    with patience():
+        yield
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import signal
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from mindie_kvpool_plugin.errors import PoolError
 from mindie_kvpool_plugin.options.mooncake import split_hostname
 from mindie_kvpool_plugin.pools.base import NOTHING
 from mindie_kvpool_plugin.pools.mooncake import peers as mooncake_peers
+from mindie_kvpool_plugin.pools.mooncake import places as mooncake_places
 from mindie_kvpool_plugin.pools.mooncake import pool as mooncake
 from mindie_kvpool_plugin.pools.mooncake.admin import Admin
 from mindie_kvpool_plugin.pools.mooncake.transfer import Put
+from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests.conftest import HOST, Memory, needs_told_system_calls, wait_until
 
 PEER_KEYS = [f"peer/{number}" for number in range(8)]
@@ -63,7 +66,7 @@ def test_split_calls_never_wedge_under_the_same_load(own_master, run_child):
     assert run_child("wedge", own_master.address, "split").hear() == {"good": 40, "replacements": 0}
 
 
-def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake):
+def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake, unhurried):
     """However many threads call, the gate's peak is the limit."""
     pool = shared_mooncake
     keys = [[f"gate{number}/{i}" for i in range(40)] for number in range(4)]
@@ -77,18 +80,33 @@ def test_slices_in_flight_stay_below_the_limit_over_all_threads(shared_mooncake)
     assert 3 <= pool.link.client._current.gate.peak <= pool.link.client._current.gate.limit == 24
 
 
+class Counted:
+    """The binding's client, and the calls that were made of it."""
+
+    def __init__(self, pool):
+        self._store, self.calls = pool.link.client._current.store, []
+        pool.link.client._current.store = self
+
+    def __getattr__(self, name):
+        call = getattr(self._store, name)
+        return lambda *arguments: (self.calls.append(name), call(*arguments))[1]
+
+
 @pytest.mark.parametrize("call", ["exists", "get", "put"])
 def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master, open_mooncake, call):
     """Negative exist codes, which Python takes for true, become False; a call is bounded by the client's 4.3 s."""
     pool, memory = open_mooncake(own_master), Memory(2)
     assert pool.put(["a", "b"], memory.fill(2).buffers) == [True, True]
     own_master.kill()
+    counted = Counted(pool)
     for _ in range(2):  # the second one tries to connect again
+        counted.calls.clear()
         started = time.monotonic()
         answers = pool.exists(["a", "b"]) if call == "exists" else getattr(pool, call)(["a", "b"], memory.buffers)
         assert answers == [False, False]
         assert answers.trouble is not None
-        assert time.monotonic() - started < 6
+        assert len(counted.calls) == 1
+        assert time.monotonic() - started < 20
     assert _raw(pool, lambda s: s.batch_is_exist(["a"])) == [-900]
     own_master.start()
 
@@ -98,7 +116,7 @@ def test_get_misses_and_put_recovers_when_the_master_restarts_empty(own_master, 
     pool, memory = open_mooncake(own_master), Memory(2).fill(3)
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
     own_master.restart()
-    wait_until(lambda: pool.put(["new"], memory.buffers.take(slice(0, 1))) == [True], 20, "segment is back")
+    wait_until(lambda: pool.put(["new"], memory.buffers.take(slice(0, 1))) == [True], 60, "segment is back")
     assert pool.get(["a", "b"], Memory(2).buffers) == [False, False]
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
 
@@ -108,12 +126,14 @@ def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call):
     """A master that does not answer costs rpc_timeout_s, not 30 s; afterwards the keys are still there."""
     pool, memory = open_mooncake(own_master), Memory(2).fill(4)
     assert pool.put(["a", "b"], memory.buffers) == [True, True]
+    counted = Counted(pool)
     with frozen(own_master.pid):
         started = time.monotonic()
         answers = pool.exists(["a", "b"]) if call == "exists" else pool.get(["a", "b"], Memory(2).buffers)
         assert answers == [False, False]
         assert answers.trouble is not None
-        assert 1 < time.monotonic() - started < 6, "rpc_timeout_s once, not twice, and not 30 s"
+        assert len(counted.calls) == 1, "rpc_timeout_s once, not twice"
+        assert 1 < time.monotonic() - started < 20, "and not 30 s"
     wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 60, "the keys are back")
 
 
@@ -130,9 +150,9 @@ def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master
     assert pool.exists(PEER_KEYS) == [True] * 8
     started = time.monotonic()
     assert pool.get(["own", *PEER_KEYS[1:]], target.clear().buffers) == [True] + [False] * 7
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     assert np.array_equal(target.bytes[0], own.bytes[0])
-    wait_until(lambda: pool.exists(PEER_KEYS) == [False] * 8, 20, "the master forgets the dead process")
+    wait_until(lambda: pool.exists(PEER_KEYS) == [False] * 8, 60, "the master forgets the dead process")
     assert pool.link.client.replacements == 0
 
 
@@ -148,8 +168,9 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("met_before", [False, True])
-def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, asked, met_before):
+def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_child, asked, monkeypatch, met_before):
     """Mooncake waits a second per key of a stopped process, at the first contact a minute; we ask first, and once."""
+    monkeypatch.setattr(mooncake_peers, "SILENT_FOR_S", 12.0)  # no second question while this test is held up
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
     keys = [f"peer/{number}" for number in range(32)]
@@ -164,7 +185,9 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
         asked.clear()
         started = time.monotonic()
         assert pool.get([*keys[:16], *own_keys[:16]], target.buffers) == [False] * 16 + [True] * 16
-        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 8, "a second for every key without us"
+        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 14, (
+            "a second for each of 16 keys without us"
+        )
         assert np.array_equal(target.bytes[16:], own.bytes[:16])
         assert pool.get(keys, target.buffers) == [False] * 32
         assert len(asked) == 1, "the second get believes the first one's answer"
@@ -172,23 +195,29 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
     finally:
         peer.signal(signal.SIGCONT)
     assert pool.exists(["late"]) == [False]
-    wait_until(lambda: pool.put(["later"], own.buffers.take(slice(0, 1))) == [True], 20, "the peer answers again")
+    wait_until(lambda: pool.put(["later"], own.buffers.take(slice(0, 1))) == [True], 60, "the peer answers again")
 
 
 @pytest.mark.parametrize("segment_bytes", [0, 16 << 20], ids=["no segment", "own segment"])
-def test_peer_whose_blocks_arrive_is_not_asked_again(own_master, open_mooncake, run_child, asked, segment_bytes):
+def test_peer_whose_blocks_arrive_is_not_asked_again(
+    own_master, open_mooncake, run_child, asked, monkeypatch, segment_bytes
+):
     """A busy service asks nobody: what arrived is answer enough, however long it goes on."""
+    monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 60.0)
+    monkeypatch.setattr(mooncake_peers, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later_s))
+    later_s = 0.0
     peer = run_child("peer", own_master.address, str(64 << 20), "8", "7")
     peer.hear()
     pool, target = open_mooncake(own_master, segment_bytes), Memory(8)
-    began = time.monotonic()
-    while time.monotonic() - began < 3 * mooncake_peers.ANSWERS_FOR_S:
+    while later_s < 3 * mooncake_peers.ANSWERS_FOR_S:
         assert pool.get(PEER_KEYS, target.buffers) == [True] * 8
+        later_s += 30.0
     assert len(asked) == 1
 
 
-def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, open_mooncake, run_child):
+def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, open_mooncake, run_child, monkeypatch):
     """Stopped just after it was heard: a second or two for each of the first keys, not for all 32."""
+    monkeypatch.setattr(mooncake_peers, "ANSWERS_FOR_S", 60.0)
     peer = run_child("peer", own_master.address, str(64 << 20), "32", "7")
     peer.hear()
     keys = [f"peer/{number}" for number in range(32)]
@@ -199,7 +228,7 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
         pool.link.places.heard(pool.link.places.of(keys[:1]))
         started = time.monotonic()
         assert pool.get(keys, target.buffers) == [False] * 32
-        assert 1 < time.monotonic() - started < 8
+        assert 1 < time.monotonic() - started < 25
     finally:
         peer.signal(signal.SIGCONT)
 
@@ -217,7 +246,7 @@ def test_put_to_a_peer_that_hung_before_it_was_met_ends_soon(own_master, open_mo
     try:
         started = time.monotonic()
         stored = pool.put(keys, source.buffers)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30, "a minute for one key without us"
         assert pool.link.contacts.ended >= 1
         assert not all(stored)
         assert pool.put(["late"], source.buffers.take(slice(0, 1))) == [False], "it might be placed with the peer"
@@ -225,7 +254,7 @@ def test_put_to_a_peer_that_hung_before_it_was_met_ends_soon(own_master, open_mo
         assert np.array_equal(target.bytes[stored], source.bytes[stored])
     finally:
         peer.signal(signal.SIGCONT)
-    wait_until(lambda: pool.put(["later"], source.buffers.take(slice(0, 1))) == [True], 20, "the peer answers again")
+    wait_until(lambda: pool.put(["later"], source.buffers.take(slice(0, 1))) == [True], 60, "the peer answers again")
     assert pool.get(["later"], target.buffers.take(slice(0, 1))) == [True]
     assert np.array_equal(target.bytes[0], source.bytes[0])
 
@@ -236,7 +265,7 @@ def test_put_to_a_peer_that_takes_no_connection_ends_soon(own_master, open_moonc
     monkeypatch.setenv("MC_HANDSHAKE_LISTEN_BACKLOG", "1")
     peer = run_child("peer", own_master.address, str(64 << 20), "0", "0")
     peer.hear()
-    (segment,) = Admin(HOST, own_master.metrics_port).segments()
+    (segment,) = Admin(HOST, own_master.metrics_port, 60.0).segments()
     pool = open_mooncake(own_master, 0)
     freeze(peer.process.pid)
     waiting = [socket.socket() for _ in range(4)]
@@ -246,7 +275,7 @@ def test_put_to_a_peer_that_takes_no_connection_ends_soon(own_master, open_moonc
             each.connect_ex(split_hostname(segment.endpoint, "endpoint"))
         started = time.monotonic()
         assert pool.put([f"off/{number}" for number in range(24)], Memory(24).buffers) == [False] * 24
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 30, "two minutes without us"
         assert pool.link.contacts.ended >= 1
     finally:
         peer.signal(signal.SIGCONT)
@@ -271,8 +300,12 @@ def _put_at_home(pool, memory):
     raise AssertionError(f"{len(found)} of {len(keys)} blocks lie at home")
 
 
-def test_blocks_of_the_own_segment_and_those_elsewhere_are_told_apart(own_master, open_mooncake, run_child):
+def test_blocks_of_the_own_segment_and_those_elsewhere_are_told_apart(
+    own_master, open_mooncake, run_child, unhurried, monkeypatch
+):
     """Before a get and by it; the get does not ask again, and after a while it does."""
+    after_a_while_s = mooncake_places.LATELY_S
+    monkeypatch.setattr(mooncake_places, "LATELY_S", 60.0)
     run_child("peer", own_master.address, str(64 << 20), "8", "7").hear()
     pool, target = open_mooncake(own_master), Memory(12)
     assert pool.has_own_part
@@ -288,6 +321,7 @@ def test_blocks_of_the_own_segment_and_those_elsewhere_are_told_apart(own_master
     assert found.elsewhere.blocks == sum(in_peers_segment)
     assert found.elsewhere.seconds > 0
     assert len(asked) == 1
+    monkeypatch.setattr(mooncake_places, "LATELY_S", after_a_while_s)
     wait_until(lambda: pool.get(keys, target.buffers) and len(asked) > 1, 60, "what was asked is too old")
 
 
@@ -358,7 +392,7 @@ def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, 
     own_master.restart()
     data = Memory(16, 1, size).fill(11)
     kept, lost = [f"kept/{i}" for i in range(8)], [f"lost/{i}" for i in range(8)]
-    wait_until(lambda: pool.put(["first"], data.buffers.head(64).take(slice(0, 1))) == [True], 20, "segment is back")
+    wait_until(lambda: pool.put(["first"], data.buffers.head(64).take(slice(0, 1))) == [True], 60, "segment is back")
     groups = [f"group/{i}" for i in range(8)]
     aliases = [f"alias/{i}" for i in range(8)]
     assert pool.put(lost, data.buffers.take(slice(8, 16))) == [True] * 8
@@ -374,9 +408,16 @@ def test_lookup_of_an_alias_keeps_its_group_when_the_pool_overflows(own_master, 
     assert np.array_equal(target.bytes, data.bytes[:8])
 
 
-def test_put_gives_up_soon_and_recovers_when_everything_is_leased(own_master, open_mooncake, monkeypatch):
+@pytest.fixture
+def leasing_master():
+    """One whose leases last longer than a busy machine holds a test up."""
+    with MooncakeMaster("--default_kv_lease_ttl=8s", "--client_ttl=14") as running:
+        yield running
+
+
+def test_put_gives_up_soon_and_recovers_when_everything_is_leased(leasing_master, open_mooncake, monkeypatch):
     """-200 with all keys leased: a few retries, False, and True again when the lease has run out."""
-    pool, size = open_mooncake(own_master, 16 << 20), 1 << 20
+    pool, size = open_mooncake(leasing_master, 16 << 20), 1 << 20
     block = Memory(1, 1, size).fill(13)
     stored = []
     tried = []

@@ -17,6 +17,7 @@ from tests.conftest import Memory, free_port, wait_until
 SEGMENT_BYTES = 32 << 20
 NUM_KEYS = 8
 SOON_S = 20.0  # a busy machine; the master itself would wait three times as long
+PATIENT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def patient_master():
 
 @pytest.fixture
 def admin(patient_master):
-    return Admin(HOST, patient_master.metrics_port)
+    return Admin(HOST, patient_master.metrics_port, PATIENT_S)
 
 
 @pytest.fixture
@@ -185,15 +186,15 @@ def test_what_a_killed_process_held_is_promised_once_and_can_be_stored_again(lea
 
 
 @pytest.mark.parametrize("when", ["asked", "answered"])
-def test_what_was_stored_anew_meanwhile_stays(run_child, own_master, open_mooncake, monkeypatch, when):
+def test_what_was_stored_anew_meanwhile_stays(run_child, forgetful_master, open_mooncake, monkeypatch, when):
     """The master forgets the dead process just then, and another one stores the same key: it is not taken from it."""
-    child = run_child("leaver", own_master.address, str(SEGMENT_BYTES), str(NUM_KEYS), "7")
-    said, admin = child.hear(), Admin(HOST, own_master.metrics_port)
-    other, third = open_mooncake(own_master, SEGMENT_BYTES), open_mooncake(own_master, SEGMENT_BYTES)
+    child = run_child("leaver", forgetful_master.address, str(SEGMENT_BYTES), str(NUM_KEYS), "7")
+    said, admin = child.hear(), Admin(HOST, forgetful_master.metrics_port, PATIENT_S)
+    other, third = open_mooncake(forgetful_master, SEGMENT_BYTES), open_mooncake(forgetful_master, SEGMENT_BYTES)
     memory, real, stored = Memory(NUM_KEYS).fill(9), peers.Peers.dead, []
 
     def store_anew():
-        wait_until(lambda: said["name"] not in names(admin), SOON_S, "the master forgets the segment")
+        wait_until(lambda: said["name"] not in names(admin), PATIENT_S, "the master forgets the segment")
         stored.append(third.put(said["keys"], memory.buffers))
 
     def dead(self, asked):
@@ -225,16 +226,16 @@ def test_what_lies_with_another_machine_is_left_alone(leaver, patient_master, op
     assert other.exists(said["keys"]) == [True] * NUM_KEYS
 
 
-def test_a_start_tells_of_memory_whose_process_is_gone(own_master, run_child, open_mooncake, caplog, monkeypatch):
+def test_a_start_tells_of_memory_whose_process_is_gone(forgetful_master, run_child, open_mooncake, caplog, monkeypatch):
     """How much, whose, and for how long; and a line when it is over.  What lives is not named."""
     monkeypatch.setattr(leftovers.logger, "propagate", True)
     monkeypatch.setattr(leftovers, "POLL_S", 0.02)
     caplog.set_level("INFO")
-    own_admin = Admin(HOST, own_master.metrics_port)
-    living = open_mooncake(own_master, SEGMENT_BYTES)
+    own_admin = Admin(HOST, forgetful_master.metrics_port, PATIENT_S)
+    living = open_mooncake(forgetful_master, SEGMENT_BYTES)
     leftovers.tell(own_admin)
     assert caplog.text == ""
-    child = run_child("leaver", own_master.address, str(SEGMENT_BYTES), str(NUM_KEYS), "7")
+    child = run_child("leaver", forgetful_master.address, str(SEGMENT_BYTES), str(NUM_KEYS), "7")
     name = child.hear()["name"]
     child.signal(signal.SIGKILL)
     child.wait()

@@ -99,13 +99,13 @@ def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master,
     assert pool.put(["a", "b"], memory.fill(2).buffers) == [True, True]
     own_master.kill()
     counted = Counted(pool)
-    for _ in range(2):  # the second one tries to connect again
+    for most_calls in (2, 1):  # the second one tries to connect again; who took that long is not asked a second time
         counted.calls.clear()
         started = time.monotonic()
         answers = pool.exists(["a", "b"]) if call == "exists" else getattr(pool, call)(["a", "b"], memory.buffers)
         assert answers == [False, False]
         assert answers.trouble is not None
-        assert len(counted.calls) == 1
+        assert 1 <= len(counted.calls) <= most_calls
         assert time.monotonic() - started < 20
     assert _raw(pool, lambda s: s.batch_is_exist(["a"])) == [-900]
     own_master.start()

@@ -225,6 +225,24 @@ MODES = (
         ("remove kv_pool from plugin_type", "从 plugin_type 中去掉 kv_pool"),
     ),
     _mode(
+        "scaled_by_length",
+        (
+            "positions scaled by the longest sequence so far (rope_type dynamic; llama3 with maxSeqLen above "
+            "max_position_embeddings)",
+            "按已出现的最长序列缩放位置（rope_type dynamic；llama3 且 maxSeqLen 大于 max_position_embeddings）",
+        ),
+        "refused",
+        (
+            "MindIE-LLM stretches all positions when a longer sequence comes and leaves them so: the same tokens' keys "
+            "differ from then on, and from one service to the next",
+            "出现更长的序列时 MindIE-LLM 会拉伸所有位置并保持不变：此后相同 token 的 Key 不同，各服务之间也不同",
+        ),
+        (
+            "with llama3 set maxSeqLen to max_position_embeddings at most, else remove kv_pool from plugin_type",
+            "llama3 时把 maxSeqLen 设为不大于 max_position_embeddings，否则从 plugin_type 中去掉 kv_pool",
+        ),
+    ),
+    _mode(
         "lora",
         ("LoRA adapters", "LoRA 适配器"),
         "works",
@@ -679,6 +697,23 @@ def is_multimodal(model_config: Mapping[str, Any]) -> bool:
     """
     model_type = str(model_config.get("model_type", "")).lower()
     return any(model_config.get(key) for key in _SENSES) or _SENSE_TYPES.search(model_type) is not None
+
+
+def scales_by_length(model_config: Mapping[str, Any], max_seq_len: int, positions: int | None = None) -> bool:
+    """Whether MindIE-LLM scales positions by the longest sequence it has computed so far.
+
+    position_rotary_embedding.py, dynamic_ntk_rotary_embedding: with llama3 only past ``max_position_embeddings``
+    (flash_causal_llama.py).
+
+    Args:
+        model_config: the weights' config.json.
+        max_seq_len: tokens of the longest sequence that is served.
+        positions: what takes the place of the weights' ``max_position_embeddings``.
+    """
+    scaling = model_config.get("rope_scaling")
+    kind = scaling.get("rope_type") if isinstance(scaling, Mapping) else None
+    longest = positions or model_config.get("max_position_embeddings")
+    return kind == "dynamic" or (kind == "llama3" and isinstance(longest, int) and max_seq_len > longest)
 
 
 _HEADINGS = {

@@ -21,6 +21,7 @@ from tests.check_examples import BASE, changed
 from tests.unit.host.deployment import active
 
 PLUGINS = ("mtp", "la", "memory_decoding", "splitfuse")
+SCALED = {"rope_scaling": {"rope_type": "dynamic"}}
 SITUATIONS = {
     "tp": ({"tp": 4}, {"M.tp": 4}),
     "dp": ({"dp": 2}, {"M.dp": 2}),
@@ -33,6 +34,7 @@ SITUATIONS = {
     "pd_decode": ({"model_role": "decoder"}, {"S.inferMode": "dmi"}),
     "layerwise": ({"layerwise_disaggregated": True}, {"S.layerwiseDisaggregated": True}),
     "multimodal": ({"multimodal": True}, {"weights": {"model_type": "qwen2_vl"}}),
+    "scaled_by_length": ({}, {"weights": SCALED}),
     "lora": ({"lora": True}, {"D.maxLoras": 2, "D.maxLoraRank": 16}),
     "backend_torch": ({"backend": "torch"}, {"M.backendType": "torch"}),
 }
@@ -52,17 +54,19 @@ KEYS = (*SITUATIONS, *PLUGINS)
 def both_sides(keys, folder):
     """(the modes start-up finds, the view the check has) of a deployment that asks for these modes."""
     settings, changes = {}, {"M.tp": 1, "K.backend": "mooncake", "K.configPath": "/none/kv_pool.json"}
+    model_config = {}
     for key in keys:
         of_host, of_files = SITUATIONS.get(key, ({}, IN_FILES.get(key, {})))
         settings |= of_host
         changes |= of_files
+        model_config |= changes.pop("weights", {})
     own = ["kv_pool"] if "pd_decode" in keys else ["prefix_cache", "kv_pool"]
     plugin_type = ",".join([*(word for word in PLUGINS if word in keys), *own])
-    found = active(plugin_type=plugin_type, **settings)
+    weights = folder / "config.json"
+    weights.write_text(json.dumps(model_config or {"model_type": "qwen2"}))
+    found = active(plugin_type=plugin_type, weights=str(folder), **settings)
     changes["M.plugin_params"] = json.dumps({"plugin_type": plugin_type})
     variable = changes.pop("env", None)
-    weights = folder / "config.json"
-    weights.write_text(json.dumps(changes.pop("weights", {"model_type": "qwen2"})))
     return found, changed(changes), Situation(env={variable: "1"} if variable else {}, weight_config=weights)
 
 
@@ -117,11 +121,13 @@ def test_both_sides_find_the_same_modes(keys, tmp_path):
         assert is_told == bool(refused_at_start(found))
 
 
-def test_every_mode_a_start_can_find_is_tried():
+def test_every_mode_a_start_can_find_is_tried(tmp_path):
     """A key added to ``host.modes`` needs its line above; groups have one scheduler or one each."""
     everything = {key for key in KEYS if key not in PLUGINS}
     backend = {"tp": 2, "dp": 2, "cp": 2, "sp": 2, "distributed": True, "is_async": True, "multimodal": True}
     backend["lora"] = True
+    (tmp_path / "config.json").write_text(json.dumps(SCALED))
+    backend["weights"] = str(tmp_path)
     found = active(**backend, backend="torch", layerwise_disaggregated=True, plugin_type=",".join(PLUGINS))
     assert found == everything - {*ROLES, "dp"} | set(PLUGINS)
 

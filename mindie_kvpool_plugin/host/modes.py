@@ -34,6 +34,7 @@ def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, A
         HostCompatError: nobody said which weights were loaded.
     """
     wrapper, parallel = backend.model_wrapper, infer_context.spcp_parallel_info
+    model_config = read_model_config(weights.directory_of(wrapper))
     has_dp = int(wrapper.mapping.attn_dp.group_size) > 1
     has_servers = bool(getattr(backend, "distributed_enable", False))
     found = {
@@ -44,8 +45,10 @@ def active_modes(backend: Any, infer_context: Any, plugin_config: Mapping[str, A
         "sp": int(parallel.sp_size) > 1,
         "async_scheduling": bool(infer_context.context_params.async_infer),
         "layerwise": bool(plugin_config.get("layerwise_disaggregated", False)),
-        "multimodal": bool(getattr(wrapper, "is_multimodal", False))
-        or support.is_multimodal(read_model_config(weights.directory_of(wrapper))),
+        "multimodal": bool(getattr(wrapper, "is_multimodal", False)) or support.is_multimodal(model_config),
+        "scaled_by_length": support.scales_by_length(
+            model_config, int(plugin_config.get("max_seq_len", 0)), getattr(wrapper, "max_position_embeddings", None)
+        ),
         "lora": getattr(wrapper, "adapter_manager", None) is not None
         or getattr(getattr(wrapper, "model_runner", None), "lora_adapter", None) is not None,
         "backend_torch": "torch" in str(getattr(backend.backend_type, "value", backend.backend_type)),

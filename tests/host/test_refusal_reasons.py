@@ -242,3 +242,19 @@ def test_forced_balance_is_the_level_that_parts_keys(source):
     assert {"enable_init_routing_cutoff", "topk_scaling_factor"} <= set(config["models"]["deepseekv2"])
     runner = source("../examples/atb_models/atb_llm/runner/model_runner.py")
     assert "self.llm_config = router_ins.llm_config" in ast.unparse(find(runner, "ModelRunner.__init__"))
+
+
+def test_positions_follow_the_longest_sequence(source):
+    """What is stretched once stays so, and a batch's length decides; yarn makes its table longer and no more."""
+    embedding = source("../examples/atb_models/atb_llm/utils/layers/embedding/position_rotary_embedding.py")
+    if not embedding.exists():
+        pytest.skip("needs ATB-Models' source beside mindie_llm")
+    stretch = ast.unparse(find(embedding, "PositionRotaryEmbedding.dynamic_ntk_rotary_embedding"))
+    assert "if seqlen > self._seq_len_cached" in stretch
+    assert "base = base * self.get_ntk_alpha(seqlen" in stretch
+    yarn = ast.unparse(find(embedding, "PositionRotaryEmbedding.yarn_scaling_rotary_embedding"))
+    assert "base * " not in yarn
+    llama = source("../examples/atb_models/atb_llm/models/llama/flash_causal_llama.py").read_text()
+    assert """== "llama3\"""" in llama
+    assert "max_seq_len > self.config.max_position_embeddings" in llama
+    assert next(mode for mode in support.MODES if mode.key == "scaled_by_length").status == "refused"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from mindie_kvpool_plugin import support
 from mindie_kvpool_plugin.check.rules.family import family
-from mindie_kvpool_plugin.check.rules.view import B, C, S, View, text, worker_integer
+from mindie_kvpool_plugin.check.rules.view import B, C, S, View, integer, text, worker_integer
 
 Place = tuple[str | int, ...]
 
@@ -55,6 +55,9 @@ def _of_model(view: View, index: int) -> Iterator[tuple[str, Place]]:
         yield "tp", view.model_path(index, "tp" if "tp" in model else "worldSize")
     if support.is_multimodal(family(view, index).config):
         yield "multimodal", view.model_path(index, "modelWeightPath")
+    positions = worker_integer(model, "max_position_embeddings")
+    if support.scales_by_length(family(view, index).config, integer(view.deploy, "maxSeqLen") or 0, positions):
+        yield "scaled_by_length", view.model_path(index, "modelWeightPath")
     if view.lora_file(index) is not None:
         yield "lora", view.model_path(index, "modelWeightPath")
     if text(model, "backendType") == "torch":

@@ -58,6 +58,28 @@ def test_a_model_that_takes_images_is_known_by_its_weights(model_config, is_refu
     assert ("multimodal" in active(weights=str(tmp_path))) == is_refused
 
 
+LLAMA3 = '{"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}'
+
+
+@pytest.mark.parametrize(
+    ("model_config", "max_seq_len", "is_refused"),
+    [
+        ('{"max_position_embeddings": 32768, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}}', 8192, True),
+        (LLAMA3, 131072, False),
+        (LLAMA3, 131073, True),
+        ('{"max_position_embeddings": 32768, "rope_scaling": {"type": "yarn", "factor": 4.0}}', 131072, False),
+        ('{"max_position_embeddings": 32768, "rope_scaling": null}', 65536, False),
+    ],
+    ids=["dynamic", "llama3", "llama3, longer", "yarn", "none"],
+)
+def test_positions_that_follow_the_longest_sequence_are_known_by_the_weights(
+    model_config, max_seq_len, is_refused, tmp_path
+):
+    """The same tokens' keys differ before and after it."""
+    (tmp_path / "config.json").write_text(model_config)
+    assert ("scaled_by_length" in active(weights=str(tmp_path), max_seq_len=max_seq_len)) == is_refused
+
+
 @pytest.mark.parametrize("settings", [{"dp": 2, "distributed": True, "model_role": "prefill"}, {"dp": 2}, {"tp": 8}])
 def test_what_works_starts(settings):
     """All ranks agree that have to."""

@@ -3,10 +3,11 @@
 A seed decides the mode (several answers, beam search, swap preemption, repair of the device, LoRA adapters, SplitFuse,
 context parallelism, data parallelism with one server or, on a prefill node, with several, multi-token prediction,
 lookahead, memory decoding, prefill and decode on two nodes, two flex nodes, or none of them), the scheduling,
-asyncWrite, ranks, cache layout, block size, device memory, traffic, who else uses the pool and what is wrong with it.
+asyncWrite, ranks, cache layout, block size, device memory, traffic, the size of the pool, who else uses it and what is
+wrong with it.
 Another host has filled the pool before with all of the traffic or a part of it, or takes turns with this one, or there
 is none.  The same seed is the same run.  Exit status 1 if anything went wrong, if a mode never did what it is named
-after, or if lookups were slow and none was left out.
+after, if lookups were slow and none was left out, or if no small pool had to let blocks go.
 """
 
 from __future__ import annotations
@@ -66,6 +67,9 @@ SHAPES = (
 )
 POOLS = ("alone", "filled", "shared")
 """Nobody else uses the pool; another host did before; another host does."""
+
+AMPLE_BLOCKS = 4096
+SMALL_SHARE = 0.5
 
 SLOW = "slow lookups"
 SEEDS = 300
@@ -135,7 +139,14 @@ def configuration(cell: Combination) -> RunConfig:
         fail_after=draw.randrange(5, 15) if cell.mode == "recovery" else 0,
         two=two_nodes(cell.mode, engine, draw) if cell.mode in TWO_NODES else None,
         section=SECTIONS.get(cell.fault, {}),
+        pool_blocks=_pool_blocks(cell, engine.hbm_blocks),
     )
+
+
+def _pool_blocks(cell: Combination, hbm_blocks: int) -> int:
+    """All that is ever stored, or less than the device has: then blocks leave between a lookup and its get."""
+    draw = random.Random(f"pool of mode sweep {cell.seed}")  # noqa: S311 - repeatable choices are the point
+    return hbm_blocks // draw.choice((1, 2, 4)) if draw.random() < SMALL_SHARE else AMPLE_BLOCKS
 
 
 def chats(cell: Combination) -> tuple[Callable[[], Chat], Callable[[], Chat]]:
@@ -199,6 +210,7 @@ def table_of(outcomes: Iterable[Outcome]) -> Table:
     table.add_section()
     for pool in POOLS:
         _add(table, f"pool {pool}", [outcome for outcome in found if outcome.cell.pool == pool])
+    _add(table, "pool too small", overflowed(found))
     table.add_section()
     _add(table, "all", found)
     return table
@@ -215,10 +227,21 @@ def slow_lookups(outcomes: Iterable[Outcome]) -> tuple[int, int]:
     return sum(result.faults.get(SLOW_LOOKUP, 0) for result in results), sum(result.refused_keys for result in results)
 
 
+def overflowed(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Those in which each rank stored more than the whole pool holds."""
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.result is not None
+        and outcome.result.spilled_blocks
+        > (config := configuration(outcome.cell)).pool_blocks * config.engine.tp * config.engine.cp * config.engine.dp
+    ]
+
+
 def is_right(outcomes: Sequence[Outcome]) -> bool:
     """Nothing went wrong, blocks came back in every mode, and the host wrote blocks where a mode says so.
 
-    Where lookups were slow some of them were left out.
+    Where lookups were slow some of them were left out, and of many pools some were too small.
     """
     by_mode = {mode: [o for o in outcomes if o.cell.mode == mode] for mode in {o.cell.mode for o in outcomes}}
     return (
@@ -228,6 +251,7 @@ def is_right(outcomes: Sequence[Outcome]) -> bool:
             for mode, rows in by_mode.items()
         )
         and (all(slow_lookups(outcomes)) or all(outcome.cell.fault != SLOW for outcome in outcomes))
+        and (bool(overflowed(outcomes)) or len(outcomes) < len(MODES))
     )
 
 

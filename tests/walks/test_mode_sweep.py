@@ -7,6 +7,7 @@ import pytest
 from chaos.cells import Outcome
 from chaos.fault_matrix import FAULTS
 from chaos.mode_sweep import (
+    AMPLE_BLOCKS,
     MODES,
     POOLS,
     SLOW,
@@ -15,6 +16,7 @@ from chaos.mode_sweep import (
     configuration,
     is_right,
     neighbour,
+    overflowed,
     run_combination,
     slow_lookups,
 )
@@ -63,6 +65,18 @@ def test_a_sweep_whose_slow_lookups_were_all_made_is_not_right():
     assert is_right([outcome]) == (refused > 0)
     none_left_out = dataclasses.replace(outcome.result, refused_keys=0)
     assert not is_right([dataclasses.replace(outcome, result=none_left_out)])
+
+
+def test_pools_of_which_none_was_too_small_are_not_right():
+    """Every pool would have held all that was stored."""
+    small = combination(22)
+    assert configuration(small).pool_blocks < AMPLE_BLOCKS
+    outcome = run_combination(small)
+    assert overflowed([outcome]) == [outcome]
+    many = [outcome] * len(MODES)
+    assert is_right(many)
+    nothing_stored = dataclasses.replace(outcome, result=dataclasses.replace(outcome.result, spilled_blocks=0))
+    assert not is_right([nothing_stored] * len(MODES))
 
 
 def test_a_sweep_in_which_a_mode_did_nothing_is_not_right():

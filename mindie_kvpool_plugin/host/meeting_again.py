@@ -78,8 +78,8 @@ class MeetingAgain:
         self._lock = threading.Lock()  # ``_asked`` and ``_offer``
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvpool-meet-again", daemon=True)
-        self._thread.start()
         atexit.register(self.close)
+        self._thread.start()
 
     def group_from(self, number: int, timeout_s: float) -> Any | None:
         """The group, if this is the question with which all ranks begin to use it.  Step thread.
@@ -98,20 +98,19 @@ class MeetingAgain:
 
         A thread that comes back from C++ into an interpreter that has ended takes the process down with SIGABRT.
         """
-        atexit.unregister(self.close)
         self._is_over.set()
         self._thread.join(POLL_S)
 
     def _run(self) -> None:
-        if self._is_over.wait(self._pause_s):
-            return
         try:
-            group = self._open_group(self._wait_for)
+            group = None if self._is_over.wait(self._pause_s) else self._open_group(self._wait_for)
             if group is not None:
                 first = self._find_first(group)
                 logger.warning("all ranks are here again; they agree on pool hits from question %d on", first)
         except (RuntimeError, ValueError, OSError) as error:
             logger.error("ranks could not meet again (%s); pool hits are off until the service restarts", error)
+        finally:
+            atexit.unregister(self.close)
 
     def _wait_for(self, is_so: Callable[[], bool]) -> bool:
         while not is_so():

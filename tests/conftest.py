@@ -13,6 +13,7 @@ import pytest
 
 from mindie_kvpool_plugin.blocks import Buffers, Region
 from mindie_kvpool_plugin.observability.log import logger
+from mindie_kvpool_plugin.observability.questions import ask_all
 from mindie_kvpool_plugin.options.pool_file import read_pool_file
 from mindie_kvpool_plugin.pools.registry import open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import HOST, MooncakeMaster
@@ -108,8 +109,9 @@ def log_level():
 
 @pytest.fixture(scope="session", autouse=True)
 def run_directory(tmp_path_factory):
-    """Where this session's processes are asked; not where a service of the same user would be."""
+    """Where this session's processes are asked, with time to answer; not where a service of the same user would be."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ask_all, "__defaults__", (60.0,))
         patch.setenv("MINDIE_KVPOOL_RUN_DIR", str(tmp_path_factory.mktemp("run")))
         yield
 

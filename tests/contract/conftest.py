@@ -11,6 +11,7 @@ from mindie_kvpool_plugin.pools.registry import BACKENDS, open_pool
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests import memcache_standin, memcache_wheel
 from tests.conftest import CAPACITY_BYTES, mooncake_keys, write_pool_file
+from tests.unit.pools.mooncake.conftest import patience
 
 
 @contextlib.contextmanager
@@ -37,6 +38,13 @@ SERVICES = {
     "mooncake": _own_mooncake,
 }
 """Backend -> the pool file's keys, as long as what they lead to runs.  A backend without an entry fails here."""
+
+
+@pytest.fixture(autouse=True)
+def unhurried():
+    """Nobody hangs here; on a busy machine who answers may be slow."""
+    with patience():
+        yield
 
 
 @pytest.fixture(params=sorted(BACKENDS))

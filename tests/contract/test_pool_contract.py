@@ -185,11 +185,11 @@ def test_close_waits_for_calls_in_flight(own_pool):
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: min(calls) > 2, 20, "all threads are calling")
+    wait_until(lambda: min(calls) > 2, 60, "all threads are calling")
     own_pool.close()
     after = list(calls)
-    wait_until(lambda: all(now > then for now, then in zip(calls, after, strict=True)), 20, "calls after close")
+    wait_until(lambda: all(now > then for now, then in zip(calls, after, strict=True)), 60, "calls after close")
     stop.set()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         assert not thread.is_alive()

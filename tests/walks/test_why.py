@@ -708,7 +708,7 @@ def story(request):
 
 def test_a_lookup_that_came_too_late_is_told(monkeypatch):
     """The pool has the block, and the scheduler's question hung for longer than its budget."""
-    with asked(lookup_budget_s=0.05) as it:
+    with asked(lookup_budget_s=0.05, breaker_failures=1000) as it:
         it.run()
         it.lose_hbm()
         go_on, ask = threading.Event(), it.pool.exists

@@ -19,8 +19,8 @@ from mindie_kvpool_plugin.doctor.lines import good, trouble
 from mindie_kvpool_plugin.simulator.mooncake_master import MooncakeMaster
 from tests.conftest import free_port, wait_until
 from tests.standin_service import standing_in, write_config
-from tests.unit.doctor.acceptance.conftest import write_pool
-from tests.unit.doctor.conftest import SETTLED_FLAGS, only_masters, state_of  # noqa: F401 - a fixture
+from tests.unit.doctor.acceptance.conftest import unhurried, write_pool  # noqa: F401 - a fixture
+from tests.unit.doctor.conftest import SETTLED_FLAGS, only_masters, patient, state_of  # noqa: F401 - fixtures
 
 ALL = {"passed", "failed", "not_possible", "note"}
 
@@ -195,6 +195,6 @@ def test_a_run_that_is_interrupted_while_it_waits_ends_at_once_and_leaves_nothin
         command = begin("acceptance", config, "--node", "1/2", "--metrics-port", running.metrics_port)
         while "Blocks exchanged" not in command.line():
             pass
-        wait_until(lambda: state_of(running)[0] == 1, 30, "its block is there")
+        wait_until(lambda: state_of(running)[0] == 1, 120, "its block is there")
         assert command.end(signal.SIGINT) == (130, "interrupted; what this run had put into the pool was removed\n")
         wait_until(lambda: state_of(running)[0] == 0, 60, "nothing in the pool")

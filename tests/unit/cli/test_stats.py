@@ -16,12 +16,12 @@ from rich.console import Console
 from mindie_kvpool_plugin.check.messages import LANGUAGES, words
 from mindie_kvpool_plugin.cli.main import main
 from mindie_kvpool_plugin.cli.stats_table import tables
-from mindie_kvpool_plugin.observability import observer
+from mindie_kvpool_plugin.observability import observer, questions
 from mindie_kvpool_plugin.observability.counters import OPEN, Counters
 from mindie_kvpool_plugin.observability.identity import Identity, Settings
 from tests.conftest import free_port, wait_until
 
-START_S = 30.0
+START_S = 60.0
 
 
 def stats(*args, columns=240):
@@ -149,8 +149,9 @@ def test_nobody_is_said_so():
     assert json.loads(stats("--format", "json").stdout) == []
 
 
-def test_a_process_that_does_not_answer_is_named(service, folder):
+def test_a_process_that_does_not_answer_is_named(service, folder, monkeypatch):
     """Status 1; the others are shown."""
+    monkeypatch.setattr(questions.ask_all, "__defaults__", (questions.TIMEOUT_S,))
     code = (
         "from mindie_kvpool_plugin.observability.counters import Counters\n"
         "from mindie_kvpool_plugin.observability.identity import Identity\n"
@@ -162,10 +163,14 @@ def test_a_process_that_does_not_answer_is_named(service, folder):
         try:
             wait_until((folder / f"{hanging.pid}.sock").exists, START_S, "its socket")
             hanging.send_signal(signal.SIGSTOP)
-            run = stats()
-            assert run.exit_code == 1
-            assert f"{hanging.pid}.sock: no answer within 2 s" in re.sub(r"\s+", " ", run.output)
-            assert len(rows(run.output)) == 2
+
+            def others():  # this process may need longer than 2 s on a busy machine
+                run = stats()
+                assert run.exit_code == 1
+                assert f"{hanging.pid}.sock: no answer within 2 s" in re.sub(r"\s+", " ", run.output)
+                return rows(run.output)
+
+            wait_until(lambda: len(others()) == 2, START_S, "the others are shown")
             assert f"{hanging.pid}.sock：2 s 内没有应答" in re.sub(r"\s+", " ", stats("--lang", "zh").output)
             (told,) = [each for each in json.loads(stats("--format", "json").stdout) if "trouble" in each]
             assert told["socket"].endswith(f"{hanging.pid}.sock")
@@ -188,11 +193,12 @@ def test_watching_goes_on_until_interrupted(service):
     command = [sys.executable, "-m", "mindie_kvpool_plugin", "stats", "--watch", "--interval=0.1", "--format=json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         try:
-            first = json.loads(watching.stdout.readline())
+            told = (json.loads(line) for line in watching.stdout)
+            lines = (line for line in told if "parts" in line[0])  # unless we were too busy to answer it in time
+            first = next(lines)
             service[0].counters.spilled_blocks += 1
             name = "mindie_kvpool_spilled_blocks_total"
             before = first[0]["parts"][0]["metrics"][name]
-            lines = (json.loads(line) for line in watching.stdout)
             assert next(told for told in lines if told[0]["parts"][0]["metrics"][name] == before + 1)
             watching.send_signal(signal.SIGINT)
             _, told_last = watching.communicate(timeout=START_S)  # reads on: it could not end while a line is stuck

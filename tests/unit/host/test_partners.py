@@ -76,7 +76,7 @@ class Other:
         return self
 
     def __exit__(self, *exc_info):
-        self.process.communicate(timeout=20)
+        self.process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("shells", [0, 2])
@@ -222,7 +222,7 @@ def impatient(monkeypatch):
 def test_lookups_of_a_daemon_alone_end_in_one_line_of_the_log(impatient, said, tmp_path):
     """From the host's own call to the line, through the observer's thread; then nobody looks any more."""
     pool_file = tmp_path / "pool.json"
-    pool_file.write_text(json.dumps({"capacity": "1MB", "kv_pool": {}}))
+    pool_file.write_text(json.dumps({"capacity": "1MB", "kv_pool": {"lookup_budget_s": 60}}))
     lookup = build_lookup("local_dram", read_pool_file(str(pool_file)))
     (part,) = observer.observed()
     for number in range(partners.LEAST_QUESTIONS - 1):

@@ -8,7 +8,7 @@ import pytest
 from mindie_kvpool_plugin.errors import HostCompatError
 from mindie_kvpool_plugin.host.told_lengths import ToldLengths
 from tests.unit.host.test_agreement import meet
-from tests.unit.host.threads import on_all
+from tests.unit.host.threads import JOIN_S, on_all
 
 SIZE = 4
 
@@ -39,7 +39,7 @@ def step(told, metadata, arrived=None):
     return used, inputs.seq_lens
 
 
-def groups(name, count, ranks_each=1, timeout_s=10.0):
+def groups(name, count, ranks_each=1, timeout_s=JOIN_S):
     size = count * ranks_each
     agreements = meet(size, name, timeout_s)
     return [ToldLengths(agreements[rank], rank // ranks_each, count, SIZE) for rank in range(size)]

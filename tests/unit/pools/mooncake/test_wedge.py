@@ -1,6 +1,6 @@
 """When a client counts as having lost a peer."""
 
-from mindie_kvpool_plugin.pools.mooncake.wedge import WedgeWatch
+from mindie_kvpool_plugin.pools.mooncake.wedge import STALE_S, WedgeWatch
 
 
 def test_watch_needs_several_calls_over_time():
@@ -19,4 +19,22 @@ def test_watch_starts_anew_when_the_peer_answers():
     assert watch.observe({"good": True, "bad": False}) == ["bad"]
     assert watch.observe({"good": False}) == []
     watch.forget()
+    assert not watch.is_suspicious
+
+
+def test_a_peer_that_is_gone_is_not_suspected_for_good():
+    """It is met no more, so no success clears it; meanwhile every piece asks once more where its blocks lie."""
+    now = 0.0
+    watch = WedgeWatch(strikes=3, span_s=60, clock=lambda: now)
+    watch.observe({"gone": False})
+    now = STALE_S
+    assert watch.is_suspicious
+    watch.observe({"lost": False})
+    now = STALE_S + 1.0
+    assert watch.is_suspicious, "the other one is not"
+    assert watch.observe({"gone": False}) == []
+    assert [watch.observe({"lost": False}) for _ in range(2)] == [[], []]
+    now = 2 * STALE_S
+    assert watch.observe({"lost": False, "gone": False}) == ["lost"], "what it is suspected of begins anew"
+    now = 4 * STALE_S
     assert not watch.is_suspicious

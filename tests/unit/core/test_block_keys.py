@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindie_kvpool_plugin.blocks import HashedTokens
@@ -30,7 +30,7 @@ def test_host_hash_chain_twin_equals_the_hosts_own_values(case):
     assert block_keys.host_hash_chain_twin(tokens, case["block_size"]) == case["host_hashes"]
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     tokens=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=40),
     block_size=st.integers(1, 9),
@@ -75,7 +75,7 @@ def test_no_token_is_hashed_twice(monkeypatch):
     assert hashed_tokens == [48, 48]
 
 
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     first=st.lists(st.integers(0, 3), max_size=20),
     second=st.lists(st.integers(0, 3), max_size=20),

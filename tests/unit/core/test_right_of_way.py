@@ -11,7 +11,7 @@ from mindie_kvpool_plugin.pools.base import PoolWrapper
 
 from .parts import ArrayMemory, Rank, ScriptedPool, prompt
 
-JOIN_S = 30.0
+JOIN_S = 60.0
 BURST = 4
 OLD = prompt(7_000_000, 3)
 OLD_BLOCKS = [0, 1, 2]
@@ -41,6 +41,8 @@ class Noted(PoolWrapper):
         self._note("put")
         with self._changed:
             assert self._changed.wait_for(lambda: "get" in self.calls, JOIN_S)
+            if self.calls.count("put") > 1:  # it lasts as long as the get: a third one comes after that
+                assert self._changed.wait_for(lambda: "got" in self.calls, JOIN_S)
         return self.inner.put(keys, buffers, groups)
 
     def get(self, keys, buffers):

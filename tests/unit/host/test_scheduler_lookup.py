@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindie_kvpool_plugin.host import scheduler_lookup
@@ -224,7 +224,7 @@ def test_a_question_is_known_by_its_last_full_block(remembering):
 
 
 @pytest.mark.skipif(scheduler_lookup.native is None, reason="built without a compiler")
-@settings(deadline=None)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     keys=st.lists(
         st.one_of(

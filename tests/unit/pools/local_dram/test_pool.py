@@ -92,7 +92,7 @@ def test_slabs_are_bounded_and_cut_anew_when_empty():
     assert slabs.take(5_000) is not None
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     sizes=st.lists(st.integers(1, 12_000), min_size=1, max_size=4),
     offset=st.integers(0, 130),

@@ -4,6 +4,7 @@ import importlib
 import os
 import socket
 import sys
+import threading
 import time
 
 import pytest
@@ -63,7 +64,7 @@ def test_open_tells_when_no_master_listens(tmp_path, master):
     started = time.monotonic()
     with pytest.raises(PoolError) as caught:
         _open(tmp_path, master, master_server_address=address)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 20, "Mooncake would try for 30 s"
     for part in (f"cannot reach mooncake_master at {address}", "refused", "mooncake_master --rpc_port", "pool-"):
         assert part in str(caught.value)
 
@@ -73,15 +74,19 @@ def test_open_tells_when_the_master_name_is_unknown(tmp_path, master):
     started = time.monotonic()
     with pytest.raises(PoolError, match=r"cannot reach mooncake_master at no-such-host\.invalid:1"):
         _open(tmp_path, master, master_server_address="no-such-host.invalid:1")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_open_tells_in_time_when_the_resolver_hangs(tmp_path, master, monkeypatch):
     """A resolver without an answer costs its limit and no more."""
+    let_go = threading.Event()
     monkeypatch.setattr(mooncake_address, "CONNECT_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(mooncake_address.socket, "getaddrinfo", lambda *_, **__: time.sleep(1))
-    with pytest.raises(PoolError, match=r"not resolved within 0\.1 s"):
-        _open(tmp_path, master, master_server_address="slow:1")
+    monkeypatch.setattr(mooncake_address.socket, "getaddrinfo", lambda *_, **__: let_go.wait(60))
+    try:
+        with pytest.raises(PoolError, match=r"not resolved within 0\.1 s"):
+            _open(tmp_path, master, master_server_address="slow:1")
+    finally:
+        let_go.set()
 
 
 def test_probe_tries_every_address_of_a_name(monkeypatch, silent_port):
@@ -102,7 +107,7 @@ def test_open_tells_when_the_port_is_no_master(tmp_path, master, silent_port):
     started = time.monotonic()
     with pytest.raises(PoolError, match="accepts connections but does not answer") as caught:
         _open(tmp_path, master, master_server_address=f"{HOST}:{silent_port}")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 25
     assert f"{HOST}:{silent_port}" in str(caught.value)
     assert "--rpc_port" in str(caught.value)
 

@@ -28,6 +28,8 @@ MIXED = -2
 
 Mask = npt.NDArray[np.bool_]
 
+_NO_SEQUENCES = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -56,9 +58,13 @@ class BlockDirectory:
     Args:
         num_blocks: ids are below this.
         clock: seconds, monotonic.
+
+    Attributes:
+        going_on: int64 [n], sequences that the batch which is prepared goes on with: they have lost no block.
     """
 
     def __init__(self, num_blocks: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.going_on: npt.NDArray[np.int64] = _NO_SEQUENCES
         self._clock = clock
         self._writer = np.full(num_blocks, NOBODY, dtype=np.int64)
         self._known = np.zeros(num_blocks, dtype=np.bool_)
@@ -109,6 +115,10 @@ class BlockDirectory:
     def writers(self, block_ids: BlockIds) -> npt.NDArray[np.int64]:
         """The running sequence that wrote each block, or NOBODY or MIXED."""
         return self._writer[block_ids]
+
+    def is_computed_now(self, block_ids: BlockIds) -> Mask:
+        """Which blocks a sequence has begun that goes on in the batch which is prepared."""
+        return np.isin(self._writer[block_ids], self.going_on)
 
     def claim(self, sequence_id: int, block_ids: BlockIds, given: Mask) -> Claim:
         """A sequence lets go of its full blocks: what may be stored of them.

@@ -223,7 +223,8 @@ class Reload:
         meant = (blocks.digests == blocks.digests[first][inverse]).all(axis=1)
         held = self._rank.directory.holds(blocks.ids[first], blocks.digests[first])
         begun = np.ones_like(held)
-        missing = np.nonzero(~held)[0]
+        # a load that fails would undo what its sequence has computed of a block that it shares (SplitFuse)
+        missing = np.nonzero(~held & ~self._rank.directory.is_computed_now(blocks.ids[first]))[0]
         if len(missing):
             missing = missing[np.argsort(first[missing])]  # a load may end early: leading blocks first
             with self._rank.way.taken():

@@ -43,8 +43,6 @@ from mindie_kvpool_plugin.pools.base import answers
 ALIAS_BYTES = 16
 """Of the block's first segment; the content is irrelevant, the transport only needs some bytes."""
 
-_NO_SEQUENCES = np.zeros(0, dtype=np.int64)
-
 DRAIN_TIMEOUT_S = 5.0
 """For queued spills when the plugin goes away."""
 
@@ -102,7 +100,6 @@ class Spill:
         self._patience = Patience(fence_timeout_s, rank.clock)
         self._admission = admission
         self._fence = Fence(rank.memory.num_blocks)
-        self._computing = _NO_SEQUENCES
         self._settled: deque[_Settled] = deque()
         self._piece = PieceSize()
         self.pace = PutPace()
@@ -141,11 +138,12 @@ class Spill:
         Args:
             sequence_ids: int64 [n].
         """
-        self._computing = sequence_ids
+        directory = self._rank.directory
+        before, directory.going_on = directory.going_on, sequence_ids
         try:
             yield
         finally:
-            self._computing = _NO_SEQUENCES
+            directory.going_on = before
 
     def hand_over(
         self, block_ids: BlockIds, sequence_id: int = NOBODY, is_computed: Callable[[], bool] | None = None
@@ -230,7 +228,7 @@ class Spill:
         writers = self._rank.directory.writers(block_ids)
         abandoned = (writers >= 0) & (writers != sequence_id)
         if abandoned.any():
-            abandoned &= ~np.isin(writers, self._computing)
+            abandoned &= ~self._rank.directory.is_computed_now(block_ids)
             for writer in np.unique(writers[abandoned]).tolist():
                 self._spill_abandoned(writer, block_ids, is_computed)
 

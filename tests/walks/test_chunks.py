@@ -18,7 +18,7 @@ from mindie_kvpool_plugin.simulator.chunks import ChunkedScheduler
 from mindie_kvpool_plugin.simulator.engine import Engine, EngineConfig
 from mindie_kvpool_plugin.simulator.faults import parse_spec
 from mindie_kvpool_plugin.simulator.requests import Limits
-from mindie_kvpool_plugin.simulator.run import RunConfig, opened_pool, run_with_pool, run_without_pool
+from mindie_kvpool_plugin.simulator.run import RunConfig, broken_pool, opened_pool, run_with_pool, run_without_pool
 from mindie_kvpool_plugin.simulator.traffic import Chat
 from tests.walks.conftest import assert_right, assert_right_so_far, counts
 
@@ -143,6 +143,26 @@ def test_a_prompt_that_shares_what_another_one_computes_in_the_same_batch(chunk_
             engine.run()
             assert_right_so_far(engine)
             assert engine.plugin("kv_pool").counters.reloaded_blocks > 0
+        with Engine(config) as engine:
+            finished(engine, [*system, *range(350, 390)])
+            assert_right_so_far(engine)
+
+
+@SCHEDULING
+@pytest.mark.parametrize(("chunk_tokens", "steps"), [(24, 1), (24, 3), (44, 1), (44, 2)])
+def test_a_get_that_fails_undoes_nothing_of_what_another_prompt_computed(chunk_tokens, steps, async_scheduling):
+    """It leaves anything in its blocks, and one of them is half computed by the prompt that goes on in the batch."""
+    system = Chat(1, 1, system_tokens=150).ready[0].tokens[:150]
+    with opened_pool(chunked(chunk_tokens=chunk_tokens, async_scheduling=async_scheduling)) as config:
+        with Engine(config) as engine:
+            finished(engine, [*system, *range(5, 45)])
+        with broken_pool(config, parse_spec("get_fail=0.5,torn=0.5")) as (broken, _), Engine(broken) as engine:
+            for user in range(4):
+                engine.submit([*system, *range(100 * user + 50, 100 * user + 90)], 4)
+                for _ in range(steps):
+                    engine.step()
+            engine.run()
+            assert_right_so_far(engine)
         with Engine(config) as engine:
             finished(engine, [*system, *range(350, 390)])
             assert_right_so_far(engine)

@@ -11,6 +11,7 @@ from mindie_kvpool_plugin.host import compat, model_facts, modes, weights
 from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout
 from mindie_kvpool_plugin.host.model_facts import Shard
+from mindie_kvpool_plugin.host.weights import Seen
 from mindie_kvpool_plugin.observability.identity import Identity
 from mindie_kvpool_plugin.options.pool_file import PoolFile, read_pool_file
 from mindie_kvpool_plugin.options.records import KvPoolOptions
@@ -30,6 +31,7 @@ class Deployment:
         async_write: blocks are written by the spill thread, not before a step returns.
         model_name: as the host calls it.
         weights: the folder it was read from.
+        weights_seen: its files before they were read, if somebody looked.
         backend_type: of the host: what computes it.
         device_format: how the cache lies on the device (``acl_format``).
         block_size: tokens per block.
@@ -48,6 +50,7 @@ class Deployment:
     async_write: bool
     model_name: str
     weights: str
+    weights_seen: Seen | None
     backend_type: str
     device_format: str
     block_size: int
@@ -72,10 +75,16 @@ class Deployment:
         return "async_scheduling" in self.active
 
     def keys(self) -> BlockKeys:
-        """Its blocks' keys; reads samples of all weights, which takes seconds."""
+        """Its blocks' keys; reads samples of all weights, which takes seconds.
+
+        Raises:
+            HostCompatError: the weights cannot be read, or are not those that were loaded.
+        """
+        name = weights.name_of(self.weights)
+        weights.refuse_changed(self.weights, self.weights_seen)
         facts = model_facts.fingerprint_facts(
             self.model_name,
-            weights.name_of(self.weights),
+            name,
             self.backend_type,
             compat.host_version(),
             self.block_size,
@@ -129,6 +138,7 @@ def read_deployment(
         async_write=bool(generator_backend.kv_pool_async_write),
         model_name=str(generator_backend.model_name),
         weights=directory,
+        weights_seen=weights.seen_before(wrapper),
         backend_type=str(getattr(generator_backend.backend_type, "value", generator_backend.backend_type)),
         device_format=str(getattr(generator_backend.cache_pool, "acl_format", 2)),
         block_size=int(plugin_config.get("max_block_size", generator_backend.block_size)),

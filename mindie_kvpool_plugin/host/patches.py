@@ -169,8 +169,9 @@ def build_plain_graph(generator_backend: types.ModuleType) -> None:
             config.get("role") or "standard",
         ):
             config["mempool_type"] = type(kind)(0)  # MemPoolType.DISABLED
+        seen = weights.look(config.get("model_id"))
         model_wrapper = wrapped(*args, **kwargs)
-        weights.remember(model_wrapper, config.get("model_id"))
+        weights.remember(model_wrapper, config.get("model_id"), seen)
         return model_wrapper
 
     wrapt.wrap_function_wrapper(generator_backend, "get_model_wrapper", without_events)

@@ -43,13 +43,52 @@ READERS = 8
 SHARED_WAIT_S = 60.0
 """For another rank of this machine that is reading the same directory."""
 
+Seen = tuple[tuple[str, int, int], ...]
+"""Name, size and time of change of every file that is read, as one look at the directory shows them."""
+
 _directories: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+_seen: weakref.WeakKeyDictionary[Any, Seen | None] = weakref.WeakKeyDictionary()
 
 
-def remember(model_wrapper: Any, directory: Any) -> None:
-    """Note where the host read a model from; called when it has."""
+def look(directory: Any) -> Seen | None:
+    """The directory's files as they are now; None if nobody can tell."""
+    try:
+        states = [(path.name, path.stat()) for path in _files(Path(os.fspath(directory)))]
+    except (OSError, TypeError):
+        return None
+    return tuple((name, state.st_size, state.st_mtime_ns) for name, state in states)
+
+
+def remember(model_wrapper: Any, directory: Any, seen: Seen | None = None) -> None:
+    """Note where the host read a model from; called when it has.
+
+    Args:
+        model_wrapper: the host's.
+        directory: its weights'.
+        seen: as of ``look``, before the host began to read.
+    """
     if model_wrapper is not None and directory:
         _directories[model_wrapper] = os.fspath(directory)
+        _seen[model_wrapper] = seen
+
+
+def seen_before(model_wrapper: Any) -> Seen | None:
+    """The files as they were before the host read them; None if nobody looked."""
+    return _seen.get(model_wrapper)
+
+
+def refuse_changed(directory: str, seen: Seen | None) -> None:
+    """End the start of a worker whose weights are not those that lie there any more.
+
+    Raises:
+        HostCompatError: files have changed since.
+    """
+    changed = {name for name, _, _ in set(seen or ()) ^ set(look(directory) or ())} if seen is not None else ()
+    if changed:
+        raise HostCompatError(
+            f"the weights in {directory} (model_id) changed while they were loaded ({', '.join(sorted(changed)[:3])}): "
+            "blocks would get the name of others than those that computed them; start the service again"
+        )
 
 
 def directory_of(model_wrapper: Any) -> str:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -289,6 +290,24 @@ def test_a_prompt_whose_adapter_is_not_known_runs_as_without_the_pool():
         engine.run()
         assert (counters.unpooled_adapter, counters.spilled_blocks) == (1, 0)
         assert_right_so_far(engine)
+
+
+def test_weights_that_change_while_they_are_loaded_end_the_start(tmp_path, monkeypatch):
+    """What was loaded would go under the name of what lies there now."""
+    host_modules.install()
+    from mindie_llm.modeling.model_wrapper import DeviceModelWrapper
+
+    load = DeviceModelWrapper.__init__
+
+    def load_while_others_copy(self, *, model_id, **options):
+        load(self, model_id=model_id, **options)
+        (Path(model_id) / "config.json").write_text('{"num_hidden_layers": 99}', encoding="utf-8")
+
+    monkeypatch.setattr(DeviceModelWrapper, "__init__", load_while_others_copy)
+    path = tmp_path / "pool.json"
+    path.write_text('{"kv_pool": {}}', encoding="utf-8")
+    with pytest.raises(HostCompatError, match=r"changed while they were loaded \(config.json\)"):
+        Engine(EngineConfig(plugins=POOL_PLUGINS, backend="local_dram", pool_file=str(path)))
 
 
 def test_multimodal_models_are_refused_with_the_reason(tmp_path, monkeypatch):

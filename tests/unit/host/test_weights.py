@@ -163,3 +163,19 @@ def test_a_model_without_shards_is_warned_about(tmp_path, caplog):
     """Nothing but its configuration tells it apart."""
     weights.name_of(str(model(tmp_path / "m", shards=0)))
     assert "no weight shard lies in" in caplog.text
+
+
+def test_weights_are_those_that_were_there_before_they_were_loaded(tmp_path):
+    """A file more, less, longer or newer is another model's; a look that nobody had is no reason."""
+    shard = tmp_path / "model.safetensors"
+    shard.write_bytes(b"x" * 10)
+    seen = weights.look(tmp_path)
+    weights.refuse_changed(str(tmp_path), seen)
+    (tmp_path / "notes.txt").write_text("no part of the model")
+    weights.refuse_changed(str(tmp_path), seen)
+    os.utime(shard, ns=(1, 1))
+    with pytest.raises(HostCompatError, match=r"changed while they were loaded \(model.safetensors\)"):
+        weights.refuse_changed(str(tmp_path), seen)
+    weights.refuse_changed(str(tmp_path), None)
+    assert weights.look(tmp_path / "nowhere") is None
+    assert weights.look(None) is None

@@ -31,6 +31,10 @@ class Meeting:
     exchange: Carrying
     told: ToldLengths | None
 
+    def can_agree(self) -> bool:
+        """Whether the ranks may agree on anything but zeros."""
+        return not self.agreement.broken
+
     def agree(self, lengths: Lengths, has_device_failed: Callable[[], bool]) -> Lengths:
         """The smallest of every hit's length over the ranks (``Agreement``, or ``ToldLengths.minimum``).
 

@@ -181,7 +181,7 @@ def _around(
         running=partial(_look, sequences, adapters),
         device_idle=device_idle,
         agree=partial(meeting.agree, has_device_failed=in_flight.is_broken),
-        can_agree=lambda: not meeting.agreement.broken,
+        can_agree=meeting.can_agree,
         async_write=deployment.async_write,
         counters=counters,
         why=notes,

@@ -11,6 +11,7 @@ __all__ = ["NOT_OPEN", "WRONG_LENGTH", "one_per_key"]
 
 NO_SPACE: Final = -200
 NOT_FOUND: Final = -704
+LEASE_OVER: Final = -707
 TRANSFER_FAILED: Final = -800
 RPC_FAILED: Final = -900
 RPC_TIMEOUT: Final = -901
@@ -41,7 +42,7 @@ _CODES: Final = ResultCodes(
         NOT_FOUND: "not in the pool",
         -705: "exists",
         -706: "leased",
-        -707: "lease ran out during the transfer",
+        LEASE_OVER: "lease ran out during the transfer",
         TRANSFER_FAILED: "transfer failed",
         -801: "checksum mismatch",
         RPC_FAILED: "the master does not answer",

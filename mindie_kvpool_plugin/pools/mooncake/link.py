@@ -31,7 +31,8 @@ class Link:
         new_config: makes the binding's configuration of a put.
         one_transfer_per_peer: move all slices of one peer as one transfer: fewer round trips, which Ascend needs.
             The price: one bad slice fails every key of that peer, memcpy is not used for the own segment, and the
-            lease is not checked again afterwards, so the master's default_kv_lease_ttl must exceed the slowest get.
+            lease is not checked again afterwards: a call that took longer than leases last by default brought nothing
+            (``transfer``), and a shorter default_kv_lease_ttl must exceed the slowest get.
     """
 
     def __init__(self, client: MooncakeClient, options: MooncakeOptions, new_config: Callable[[], Any]) -> None:

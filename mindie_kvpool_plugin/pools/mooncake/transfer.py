@@ -15,6 +15,7 @@ after it the processor's caches hold blocks instead of Python.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from mindie_kvpool_plugin.pools.base import NOTHING, Elsewhere
 from mindie_kvpool_plugin.pools.mooncake import codes
 from mindie_kvpool_plugin.pools.mooncake.client import Connection
 from mindie_kvpool_plugin.pools.mooncake.gate import SliceGate
-from mindie_kvpool_plugin.pools.mooncake.limits import SLOW_S
+from mindie_kvpool_plugin.pools.mooncake.limits import LEASE_S, SLOW_S
 from mindie_kvpool_plugin.pools.mooncake.link import Link
 
 GATE_TIMEOUT_S = 5.0  # a call of the allowed size takes tens of milliseconds; longer means a stuck transfer
@@ -95,6 +96,10 @@ class Transfer(ABC):
     def _good(self) -> int:
         """What the binding says of a block that it moved."""
 
+    def _lasts_s(self) -> float:
+        """Seconds for which what a call brought is what was put, though nobody looked again."""
+        return math.inf
+
     @abstractmethod
     def _binding(self, connection: Connection, piece: Piece) -> tuple[Callable[..., list[int]], Any]:
         """The binding's function that moves a piece, and its last argument."""
@@ -112,6 +117,8 @@ class Transfer(ABC):
                 began = time.monotonic()
                 answers = call()
                 took_s = time.monotonic() - began
+                if took_s > self._lasts_s():
+                    answers = [codes.LEASE_OVER] * len(piece.rows)
                 if answers != piece.good or piece.peers or watch.is_suspicious:
                     answers = codes.one_per_key(answers, len(piece.rows))
                     self._judge(piece, answers, took_s)
@@ -219,6 +226,10 @@ class Get(Transfer):
             for part in (*self._cut(away[:FIRST_KEYS]), *self._cut(away[FIRST_KEYS:])):
                 pieces.append(self._piece(part, peers=frozenset(filter(None, map(peer_of.get, part)))))
         return dict.fromkeys(lost, codes.SILENT_PEER) | self._move_all(pieces)
+
+    def _lasts_s(self) -> float:
+        """With one transfer per peer Mooncake does not see that a lease ran out: others may have put there since."""
+        return LEASE_S if self._link.one_transfer_per_peer else math.inf
 
     def _good(self) -> int:
         return self._block_bytes

@@ -146,6 +146,16 @@ def test_get_moves_each_key_by_itself_unless_the_protocol_is_ascend(protocol, on
     assert store.calls[0][3] is one_transfer
 
 
+@pytest.mark.parametrize(("protocol", "is_believed"), [("tcp", True), ("rdma", True), ("ascend", False)])
+def test_a_get_that_outlasts_its_lease_brought_nothing_where_nobody_looks_again(protocol, is_believed, monkeypatch):
+    """With one transfer per peer Mooncake answers sizes for whatever lay there in the end."""
+    monkeypatch.setattr(transfer, "LEASE_S", -1.0)
+    memory = Memory(1)
+    pool = _pool(ScriptedStore([12288]), protocol=protocol)
+    assert pool.get(["a"], memory.buffers) == [is_believed]
+    assert _pool(ScriptedStore([0]), protocol=protocol).put(["a"], memory.buffers) == [True], "who puts needs no lease"
+
+
 @pytest.mark.parametrize("code", [-900, -901])
 def test_get_gives_up_after_the_first_piece_when_the_master_is_gone(code):
     """Each piece would cost seconds."""

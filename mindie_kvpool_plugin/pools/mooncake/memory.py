@@ -72,7 +72,7 @@ def mount(options: MooncakeOptions, size_bytes: int, ssd_folder: str, place: str
     store = library.MooncakeDistributedStore()
     try:
         _set_up(store, name, options, ssd_folder, place)
-        segment_ids = segments.mount(store, name, size_bytes, options.protocol, place)
+        segment_ids = segments.mount(store, name, size_bytes, options, place)
     except PoolError:
         if holder is not None:
             holder.close()

@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from mindie_kvpool_plugin.errors import PoolError
+from mindie_kvpool_plugin.options.records import MooncakeOptions
 from mindie_kvpool_plugin.pools.attempt import Failed, attempt
 from mindie_kvpool_plugin.pools.mooncake import codes
 
@@ -30,25 +31,26 @@ def can_mount(store: Any, size_bytes: int, protocol: str) -> bool:
     return all(hasattr(store, name) for name in CALLS)
 
 
-def mount(store: Any, name: str, size_bytes: int, protocol: str, place: str) -> tuple[str, ...]:
+def mount(store: Any, name: str, size_bytes: int, options: MooncakeOptions, place: str) -> tuple[str, ...]:
     """Give memory to the pool; the master's ids of it.
 
     Args:
         store: after a ``setup`` that gave none.
         name: of the client, for messages.
         size_bytes: of the memory.
-        protocol: as in ``setup``.
+        options: as in ``setup``.
         place: the pool file, for messages.
 
     Raises:
-        PoolError: Mooncake refused.
+        PoolError: Mooncake refused, or the master did not answer in time: Mooncake has one code for both.
     """
-    answer = attempt(lambda: store.allocate_and_mount_segment(size_bytes, protocol, ANYWHERE))
+    answer = attempt(lambda: store.allocate_and_mount_segment(size_bytes, options.protocol, ANYWHERE))
     if isinstance(answer, Failed) or answer.get("ret") != 0:
         why = repr(answer.error) if isinstance(answer, Failed) else codes.meaning(int(answer.get("ret", -1)))
         raise PoolError(
             f"{place}: Mooncake could not mount {size_bytes} bytes (global_segment_size) as {name}: {why}; is there as "
-            "much free memory? MC_LOG_LEVEL=INFO shows Mooncake's own log"
+            f"much free memory, and does {options.master_server_address} (master_server_address) answer within "
+            f"{options.rpc_timeout_s:g} s (rpc_timeout_s)? MC_LOG_LEVEL=INFO shows Mooncake's own log"
         )
     return tuple(answer["segment_ids"])
 

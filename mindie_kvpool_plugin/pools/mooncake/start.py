@@ -208,7 +208,7 @@ def connect(library: Any, options: MooncakeOptions, role: Role, place: str, *, i
             raise PoolError(f"{place}: Mooncake's setup of the client {name} raised {code.error!r}") from code.error
         raise PoolError(_setup_failed(code, time.monotonic() - started, options, place, name))
     try:
-        ids = segments.mount(store, name, segment_bytes, options.protocol, place) if is_apart and segment_bytes else ()
+        ids = segments.mount(store, name, segment_bytes, options, place) if is_apart and segment_bytes else ()
     except PoolError:
         store.close()
         _let_go(holder)

@@ -23,7 +23,7 @@ STEP = 37  # servers that try the ports after theirs do not meet the next one th
 _HOST = "127.0.0.1"
 
 _lock = threading.Lock()
-_marks: list[socket.socket] = []
+_marks: list[int] = []  # file descriptors, open until the process ends
 _places = itertools.count(os.getpid() * 131, STEP)
 
 
@@ -53,5 +53,5 @@ def _mark(port: int) -> bool:
             return False
         held.pop_all()
         probe.close()
-    _marks.append(mark)
+    _marks.append(mark.detach())
     return True

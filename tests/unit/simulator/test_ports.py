@@ -1,6 +1,7 @@
 """Ports that are named before anybody listens there: one process each, and free."""
 
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -31,7 +32,7 @@ def own_ports(monkeypatch):
     monkeypatch.setattr(ports, "_marks", marks := [])
     yield
     for mark in marks:
-        mark.close()
+        os.close(mark)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_port_on_which_somebody_listens_is_passed_over(own_ports):
     """He has not asked for it here."""
     with socket.create_server((HOST, named_port())) as somebody:
         taken = somebody.getsockname()[1]
-        ports._marks.pop().close()
+        os.close(ports._marks.pop())
         ports._places = itertools.count(taken - OWN_FIRST)
         assert named_port() > taken
 

@@ -9,6 +9,7 @@ from mindie_kvpool_plugin import assemble
 from mindie_kvpool_plugin.core.block_keys import BlockKeys
 from mindie_kvpool_plugin.core.spill import Replica
 from mindie_kvpool_plugin.host.adapters import Adapters
+from mindie_kvpool_plugin.host.agreement import Alone
 from mindie_kvpool_plugin.host.block_share import BlockShare
 from mindie_kvpool_plugin.host.device_memory import CacheLayout, DirectMemory
 from mindie_kvpool_plugin.host.in_flight import InFlight
@@ -102,7 +103,7 @@ def plugin(pool, contexts, tensors, *, async_write, is_async=False):
         share=BlockShare(),
         in_flight=InFlight(),
         device_idle=lambda: True,
-        agreement=None,
+        agreement=Alone(),
         told=None,
         layout=layout,
         block_size=BLOCK_SIZE,

@@ -70,6 +70,7 @@ def test_every_metric_is_shown_or_needs_no_showing():
         "mindie_kvpool_reload_budget_seconds",
         "mindie_kvpool_load_call_seconds",
         "mindie_kvpool_declined_seconds_total",
+        "mindie_kvpool_ranks_agree",  # in the alerts
         "mindie_kvpool_store_master_answers",  # in the alerts
     }
     assert {metric.name for metric in METRICS if metric.name not in shown} == elsewhere

@@ -174,7 +174,7 @@ def test_a_rank_that_gives_up_waits_for_nobody_and_the_others_hear_it():
     ranks = meet(2, "test give up", timeout_s=2.0)
     began = time.monotonic()
     assert ranks[0].give_up(2).tolist() == [0, 0]
-    assert time.monotonic() - began < agreement.HELD_UP_TIMEOUT_S / 2
+    assert time.monotonic() - began < 2.0
     time.sleep(3.0)  # how late it is, not what is waited for
     for rank in ranks:
         rank._timeout_s = JOIN_S  # from here on nobody is given up

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from chaos.processes import freeze
 from mindie_kvpool_plugin.observability import observer, questions, run_directory
 from mindie_kvpool_plugin.observability.counters import Counters
 from mindie_kvpool_plugin.observability.identity import Identity
@@ -172,12 +173,12 @@ def test_processes_are_found_and_each_answers_for_itself(child):
 def test_a_stopped_process_is_named_and_not_waited_for_longer_than_said(child):
     """The others are answered."""
     hanging, fine = child(1)[0], child(2)[0]
-    os.kill(hanging.pid, signal.SIGSTOP)
+    freeze(hanging.pid)
 
     def troubles():  # the other one may need longer than a second on a busy machine
         began = time.monotonic()
         found = {reply.socket.rpartition("/")[2]: reply.trouble for reply in asked(timeout_s=1.0)}
-        assert time.monotonic() - began < START_S
+        assert time.monotonic() - began < 10
         assert found.pop(f"{hanging.pid}.sock") == "no answer within 1 s"
         return found
 

@@ -63,7 +63,7 @@ def test_server_that_never_answers_is_left_in_time():
         began = time.monotonic()
         with pytest.raises(PoolError, match="timed out"):
             Admin(HOST, silent.getsockname()[1], timeout_s=0.2).health()
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 5
 
 
 def answered_by(*pieces, endless=b""):

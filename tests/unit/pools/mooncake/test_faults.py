@@ -106,7 +106,7 @@ def test_failures_are_false_and_not_truthy_when_the_master_is_killed(own_master,
         assert answers == [False, False]
         assert answers.trouble is not None
         assert 1 <= len(counted.calls) <= most_calls
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 6
     assert _raw(pool, lambda s: s.batch_is_exist(["a"])) == [-900]
     own_master.start()
 
@@ -133,7 +133,7 @@ def test_calls_return_when_the_master_hangs(own_master, open_mooncake, call):
         assert answers == [False, False]
         assert answers.trouble is not None
         assert len(counted.calls) == 1, "rpc_timeout_s once, not twice"
-        assert 1 < time.monotonic() - started < 20, "and not 30 s"
+        assert 1 < time.monotonic() - started < 6, "and not 30 s"
     wait_until(lambda: pool.exists(["a", "b"]) == [True, True], 60, "the keys are back")
 
 
@@ -150,7 +150,7 @@ def test_get_is_false_after_exists_said_true_when_the_peer_was_killed(own_master
     assert pool.exists(PEER_KEYS) == [True] * 8
     started = time.monotonic()
     assert pool.get(["own", *PEER_KEYS[1:]], target.clear().buffers) == [True] + [False] * 7
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 5
     assert np.array_equal(target.bytes[0], own.bytes[0])
     wait_until(lambda: pool.exists(PEER_KEYS) == [False] * 8, 60, "the master forgets the dead process")
     assert pool.link.client.replacements == 0
@@ -185,9 +185,7 @@ def test_peer_that_hangs_costs_a_moment_once(own_master, open_mooncake, run_chil
         asked.clear()
         started = time.monotonic()
         assert pool.get([*keys[:16], *own_keys[:16]], target.buffers) == [False] * 16 + [True] * 16
-        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 14, (
-            "a second for each of 16 keys without us"
-        )
+        assert mooncake_peers.ANSWER_TIMEOUT_S <= time.monotonic() - started < 8, "a second for every key without us"
         assert np.array_equal(target.bytes[16:], own.bytes[:16])
         assert pool.get(keys, target.buffers) == [False] * 32
         assert len(asked) == 1, "the second get believes the first one's answer"
@@ -228,7 +226,7 @@ def test_peer_that_hangs_at_the_worst_moment_is_met_with_few_keys(own_master, op
         pool.link.places.heard(pool.link.places.of(keys[:1]))
         started = time.monotonic()
         assert pool.get(keys, target.buffers) == [False] * 32
-        assert 1 < time.monotonic() - started < 25
+        assert 1 < time.monotonic() - started < 8
     finally:
         peer.signal(signal.SIGCONT)
 
@@ -246,7 +244,7 @@ def test_put_to_a_peer_that_hung_before_it_was_met_ends_soon(own_master, open_mo
     try:
         started = time.monotonic()
         stored = pool.put(keys, source.buffers)
-        assert time.monotonic() - started < 30, "a minute for one key without us"
+        assert time.monotonic() - started < 10, "a minute for one key without us"
         assert pool.link.contacts.ended >= 1
         assert not all(stored)
         assert pool.put(["late"], source.buffers.take(slice(0, 1))) == [False], "it might be placed with the peer"
@@ -275,7 +273,7 @@ def test_put_to_a_peer_that_takes_no_connection_ends_soon(own_master, open_moonc
             each.connect_ex(split_hostname(segment.endpoint, "endpoint"))
         started = time.monotonic()
         assert pool.put([f"off/{number}" for number in range(24)], Memory(24).buffers) == [False] * 24
-        assert time.monotonic() - started < 30, "two minutes without us"
+        assert time.monotonic() - started < 8, "two minutes without us"
         assert pool.link.contacts.ended >= 1
     finally:
         peer.signal(signal.SIGCONT)

@@ -27,7 +27,7 @@ def test_gate_refuses_in_time_when_there_is_no_room():
         started = time.monotonic()
         with gate.passing(5, 0.05) as is_granted:
             assert not is_granted
-        assert 0.05 <= time.monotonic() - started < 30
+        assert 0.05 <= time.monotonic() - started < 2
         with gate.passing(4, 1) as is_granted:
             assert is_granted
     assert gate.in_flight == 0

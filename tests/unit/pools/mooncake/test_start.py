@@ -64,7 +64,7 @@ def test_open_tells_when_no_master_listens(tmp_path, master):
     started = time.monotonic()
     with pytest.raises(PoolError) as caught:
         _open(tmp_path, master, master_server_address=address)
-    assert time.monotonic() - started < 20, "Mooncake would try for 30 s"
+    assert time.monotonic() - started < 2, "Mooncake would try for 30 s"
     for part in (f"cannot reach mooncake_master at {address}", "refused", "mooncake_master --rpc_port", "pool-"):
         assert part in str(caught.value)
 
@@ -74,7 +74,7 @@ def test_open_tells_when_the_master_name_is_unknown(tmp_path, master):
     started = time.monotonic()
     with pytest.raises(PoolError, match=r"cannot reach mooncake_master at no-such-host\.invalid:1"):
         _open(tmp_path, master, master_server_address="no-such-host.invalid:1")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 5
 
 
 def test_open_tells_in_time_when_the_resolver_hangs(tmp_path, master, monkeypatch):
@@ -107,7 +107,7 @@ def test_open_tells_when_the_port_is_no_master(tmp_path, master, silent_port):
     started = time.monotonic()
     with pytest.raises(PoolError, match="accepts connections but does not answer") as caught:
         _open(tmp_path, master, master_server_address=f"{HOST}:{silent_port}")
-    assert time.monotonic() - started < 25
+    assert time.monotonic() - started < 8
     assert f"{HOST}:{silent_port}" in str(caught.value)
     assert "--rpc_port" in str(caught.value)
 
